@@ -11,9 +11,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from blockwright import EvictionPolicy, KVCacheManager, Request
 from blockwright.errors import InvalidArgumentError
@@ -110,19 +110,28 @@ def policy_named(name: str) -> Callable[[], Policy]:
     Raises:
         InvalidArgumentError: there is none of that name.
     """
-    if name in POLICIES:
-        return POLICIES[name]
+    return found_by("--policy", name, POLICIES)
+
+
+def found_by(option: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """Return what an option names: one of those known, or ``module:factory`` of the caller's own.
+
+    Raises:
+        InvalidArgumentError: there is none of that name; the message names the option.
+    """
+    if name in known:
+        return known[name]
     module, colon, factory = name.partition(":")
     if not (module and colon and factory):
-        raise InvalidArgumentError(f"--policy: expected {', '.join(POLICIES)} or module:factory, not {name!r}")
+        raise InvalidArgumentError(f"{option}: expected {', '.join(known)} or module:factory, not {name!r}")
     if (folder := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, folder)
     try:
         found = getattr(importlib.import_module(module), factory, None)
     except Exception as error:
-        raise InvalidArgumentError(f"--policy: {module!r}: {type(error).__name__} when imported: {error}") from error
+        raise InvalidArgumentError(f"{option}: {module!r}: {type(error).__name__} when imported: {error}") from error
     if not callable(found):
-        raise InvalidArgumentError(f"--policy: {module!r} has no factory {factory!r}")
+        raise InvalidArgumentError(f"{option}: {module!r} has no factory {factory!r}")
     return found  # type: ignore[no-any-return]
 
 

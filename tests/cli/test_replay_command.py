@@ -195,6 +195,15 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
         (["--concurrency", "2", "--bound"], "--bound: is of requests of one tenant, one after another"),
         (["--policy", "lru,t-lru", "--timeline", "t.json"], "--timeline: is of one pool alone"),
         (["--keep", "wanted"], "keep_wanted: needs enable_caching and a group of layers with windows"),
+        (["--engines", "2"], "--engines, --sweep, --price: are of requests that overlap; add --concurrency N"),
+        (["--concurrency", "2", "--engines", "0"], "argument --engines: must be a whole number from 1"),
+        (["--concurrency", "2", "--engines", "99999"], "engines: must be from 1 to 10,000, not 99999"),
+        (["--concurrency", "2", "--router", "best"], "--router: expected round, load, prefix, cost or module:factory"),
+        (["--concurrency", "2", "--sweep", "turns=3"], "--sweep: expected NAME=VALUES with engines, router, blocks"),
+        (["--concurrency", "2", "--sweep", "engines=4..2"], "--sweep: engines the range '4..2' ends before it begins"),
+        (["--concurrency", "2", "--ttft", "-1"], "ttft: must be at least 0 and finite, not -1.0"),
+        (["--memory", "4GiB"], "--memory: needs --groups MODEL/config.json, and no number of blocks beside it"),
+        (["--memory", "many"], "argument --memory: needs sizes with a unit, as 64GiB, or 0, not 'many'"),
         (["--hint-guard", "2"], "argument --hint-guard: must be a part from 0 to 1, not '2'"),
     ],
 )
@@ -245,6 +254,8 @@ def test_tenants_are_dealt_out_or_named_by_a_column(capsys: pytest.CaptureFixtur
     assert list(dealt["tenants"]) == [f"tenant {number}" for number in range(4)]
     assert any(rate > 0 for rate in dealt["tenants"].values())
     path.write_text(path.read_text().replace('"user": "bob"', '"group": 1'))
+    assert list(report(capsys, *small)["tenants"]) == ["ann"]
+    path.write_text(path.read_text().replace('"user": "ann"', '"user": null'))
     assert main(["replay", *small]) == 2
     assert "has no column 'user'; name another with --tenants" in capsys.readouterr().err
 
@@ -326,3 +337,49 @@ def test_a_host_tier(capsys: pytest.CaptureFixture[str]) -> None:
         assert name.split()[0] in out
     assert main(["replay", *SMALL, "--store-on", "evict"]) == 2
     assert "--store-on: only with --host-blocks" in capsys.readouterr().err
+
+
+def test_a_sweep_ends_in_a_table_and_a_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In memory as in blocks: 16 tokens of this model take 64 KiB, and one block of the device is the null one."""
+    model = {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 1024}
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    load = (
+        *SMALL,
+        "--limit",
+        "16",
+        "--think",
+        "2",
+        "--concurrency",
+        "4",
+        "--decode-speed",
+        "200",
+        "--arrivals",
+        "4",
+        "--ttft",
+        "0.3",
+    )
+    axes = ("--sweep", "engines=1..2", "host=0,32MiB", "router=round,prefix", "--price", "2")
+    sizes = ("--groups", str(tmp_path), "--memory", "14MiB")
+    data = report(capsys, *load, *sizes, *axes)
+    assert {(way["blocks"], way["offload"]["host_blocks"]) for way in data["curve"]} == {(223, 0), (223, 512)}
+    assert [way["engines"] for way in data["curve"]].count(1) == 2  # one router is as good as another there
+    assert len(data["curve"]) == 2 * (1 + 2)
+    for way in data["curve"]:
+        tokens, hours = data["input_tokens"] + way["timed"]["output_tokens"], way["timed"]["seconds"] / 3600
+        assert way["cost_per_million_tokens"] == pytest.approx(2 * way["engines"] * hours / tokens * 1e6)
+    kept = [way for way in data["curve"] if way["timed"]["first_token"][2] < 0.3]
+    least = min(way["engines"] for way in kept)
+    assert data["answer"].startswith(f"{least} engine{'s' * (least > 1)} with ")
+    assert "keep P95 TTFT below 0.3 s; " in data["answer"].replace("keeps", "keep")
+    plain = ("--blocks", "223", "--host-blocks", "512", "--engines", "2")
+    (way,) = [each for each in data["curve"] if (each["engines"], each["router"]) == (2, "round")][1:]
+    assert report(capsys, *load, *plain)["timed"] == way["timed"]
+    assert main(["replay", *load, *sizes, *axes]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith(f"\n{data['answer']}\n")
+    if importlib.util.find_spec("matplotlib"):
+        assert main(["replay", *load, "--engines", "1,2", "--blocks", "223", "--plot", str(tmp_path / "plot.svg")]) == 0
+        assert "the limit" in (tmp_path / "plot.svg").read_text()
+        capsys.readouterr()
+    for name in ("engines", "router", "goodput", "cost", "223 (14MiB)", "512 (32MiB)"):
+        assert name in out

@@ -228,14 +228,15 @@ def test_the_host_holds_what_it_says(groups: str, unit: int | None, lazy: bool, 
         for ours in (False, True)
     ]
     stub.walk(sides, 1, 300, unit or 16, exact=False)
-    print(groups, lazy, [(side.stored, side.loaded, side.hits) for side in sides])
+    print(groups, lazy, [(side.stored, side.loaded, side.hits, side.computed) for side in sides])
     for side in sides:
         for _ in range(10):
             side.step()
         assert side.num_free == blocks - 1
     theirs, ours = sides
     assert ours.stored >= theirs.stored * 2 // 3 > 0
-    assert ours.loaded >= theirs.loaded * 2 // 3 > 0
+    assert ours.loaded >= theirs.loaded // 2 > 0  # what is still on the device is not loaded
+    assert ours.computed <= theirs.computed * 1.05
 
 
 @pytest.mark.parametrize("groups", ["full", "full sliding"])

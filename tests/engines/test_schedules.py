@@ -153,6 +153,23 @@ def test_what_was_scheduled_and_never_ran_is_not_found(models_folder: Path) -> N
     manager.core.check({})
 
 
+@pytest.mark.parametrize(("size", "blocks"), [(16, 126), (256, 40)])
+def test_samples_of_one_prompt_run_together(size: int, blocks: int, models_folder: Path) -> None:
+    """None waits for another to end, though all would fill a block in one step if they began together."""
+    from tests.engines import stub
+
+    kinds, steps = [stub.full(size), *[stub.state(size)] * 3], []
+    prompt = list(range(3, 793))
+    for ours in (False, True):
+        side = stub.Side(stub.scheduler(models_folder, ours, kinds, blocks), kinds)
+        for number in range(8):
+            side.scheduler.add_request(stub.request(f"r{number}", prompt, size, 60))
+        while side.scheduler.requests:
+            side.step()
+        steps.append(side.steps)
+    assert steps[1] <= steps[0] * 1.15, steps
+
+
 @pytest.mark.parametrize("batched", [24, 70, 100, 300])
 def test_windows_narrower_than_a_block_are_found_again(batched: int, models_folder: Path) -> None:
     """Steps in flight that end inside a block: a window's blocks are published before they are given up."""

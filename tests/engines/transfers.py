@@ -182,12 +182,13 @@ class Host(stub.Side):
     Attributes:
         host: what the host's blocks hold.
         stored, loaded: blocks so far.
+        computed: tokens so far, those computed again included.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.host: dict[int, Any] = {}
-        self.stored = self.loaded = 0
+        self.stored = self.loaded = self.computed = 0
         self.ending: list[tuple[int, Callable[[KVConnectorOutput], None]]] = []
 
     def _transfer(self, output: Any) -> KVConnectorOutput:
@@ -234,6 +235,7 @@ class Host(stub.Side):
     def step(self) -> Any:
         """Run a step, then copy to the host what it says: stores wait for the step that they are handed out with."""
         output = super().step()
+        self.computed += output.total_num_scheduled_tokens
         for source, target in self.after:
             self.host[target] = copy.deepcopy(self.worker.slots[source])
         return output

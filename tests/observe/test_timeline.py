@@ -12,7 +12,7 @@ import pytest
 from blockwright.cli import CommandParser
 from blockwright.errors import InvalidArgumentError
 from blockwright.observe import Fact, command
-from blockwright.observe.timeline import trace_events, write_timeline
+from blockwright.observe.timeline import read_timeline, trace_events, write_timeline
 from blockwright.replay import command as replaying
 
 FACTS = [
@@ -59,10 +59,47 @@ def test_the_life_of_a_block_and_of_a_request(tmp_path: Path, capsys: pytest.Cap
     for which in (("--block", "7"), ("--request", "c")):
         with pytest.raises(InvalidArgumentError, match="names no such"):
             run("view", str(path), *which)
-    for text in ("{", "[]", '{"traceEvents": 1}'):
+    for text in ("{", "[]", '{"traceEvents": 1}', "\x1f\x8b"):
         path.write_text(text)
         with pytest.raises(InvalidArgumentError, match="is no timeline"):
             run("view", str(path), "--block", "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "it is empty"),
+        ('{"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op"}]}', "it is a trace of torch.profiler"),
+        ('[{"ph": "X"},\n', "it is a Chrome trace of another program"),
+        ('{"traceEvents": []}', "it is a Chrome trace of another program"),
+        ('{"event": {}}\n{"event": {}}\n', "it is events that Dynamo recorded"),
+        ('[{"event_id": 0}]', "it is events of TensorRT-LLM"),
+        ('{"resourceSpans": []}', "it is spans of OpenTelemetry"),
+        ('{"version": 1, "trace": "x"}', "it is a report of `blockwright replay --json`"),
+        ('{"a": 1}', "it is of no known kind"),
+    ],
+)
+def test_files_of_others_are_named(tmp_path: Path, text: str, what: str) -> None:
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(
+        InvalidArgumentError, match=f"is no timeline of ours: {what}.*; give a file of `blockwright rep"
+    ):
+        read_timeline(tmp_path / "t.json")
+
+
+def test_a_timeline_is_read_packed_and_among_the_events_of_others(tmp_path: Path) -> None:
+    write_timeline(FACTS, tmp_path / "t.json")
+    write_timeline(FACTS, tmp_path / "t.json.gz")
+    assert (tmp_path / "t.json.gz").read_bytes()[:2] == b"\x1f\x8b"
+    facts = read_timeline(tmp_path / "t.json")
+    assert facts == read_timeline(tmp_path / "t.json.gz")
+    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::empty"}, *trace_events(FACTS)]
+    for text in (json.dumps(events), json.dumps(events)[:-1] + ",\n", json.dumps({"traceEvents": events})):
+        (tmp_path / "t.json").write_text(text)
+        assert read_timeline(tmp_path / "t.json") == facts
+    (tmp_path / "t.json.gz").write_bytes((tmp_path / "t.json.gz").read_bytes()[:-9])
+    with pytest.raises(InvalidArgumentError, match="is no timeline of ours: Compressed file ended"):
+        read_timeline(tmp_path / "t.json.gz")
 
 
 def test_a_replay_writes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

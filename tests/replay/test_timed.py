@@ -77,10 +77,11 @@ def test_without_overlap_and_answers_it_counts_as_one_after_another(host: Offloa
 @pytest.mark.parametrize("concurrency", [3, 50])
 def test_every_request_ends(groups: str, blocks: int, concurrency: int) -> None:
     trace = generate_workload(WorkloadOptions(conversations=10, turns=4, user_tokens=60, system_tokens=200, seed=4))
+    alone = replace(trace, requests=tuple(replace(each, after=-1) for each in trace.requests))  # that wait for none
     first, *more = groups_of(groups, 16)[1]
     results = [
         replay(
-            trace,
+            alone if rate == 0 else trace,
             first,
             [blocks],
             more=more,

@@ -6,10 +6,12 @@ evictions a separate track, with the request whose call took the blocks.
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from blockwright._text import printable
 from blockwright.arguments import guard as _guard
@@ -62,9 +64,14 @@ def _said(fact: Fact) -> dict[str, Any]:
 
 
 def write_timeline(facts: Iterable[Fact], path: Path) -> None:
-    """Write facts as a Chrome trace; no part of one is left where it is interrupted. O(facts)."""
+    """Write facts as a Chrome trace, packed if the name ends in ``.gz``. O(facts).
+
+    No part of one is left where it is interrupted.
+    """
     text = ",\n".join(json.dumps(event) for event in trace_events(facts))
-    with path.open("w", encoding="utf-8") as file:  # one that cannot be opened is left as it is
+    with (  # one that cannot be opened is left as it is
+        gzip.open(path, "wt", encoding="utf-8") if path.suffix == ".gz" else path.open("w", encoding="utf-8")
+    ) as file:
         try:
             file.write(f'{{"traceEvents": [\n{text}\n]}}\n')
             file.flush()
@@ -77,15 +84,66 @@ def write_timeline(facts: Iterable[Fact], path: Path) -> None:
 def read_timeline(path: Path) -> list[dict[str, Any]]:
     """Return the facts of a timeline that was written, each with its time in microseconds under ``ts``. O(file).
 
+    The file is a Chrome trace in either form, an object or an array whose end may be missing, as it is or packed by
+    gzip; events of others in it are passed over.
+
     Raises:
-        InvalidArgumentError: it is not there, or no timeline of ours.
+        InvalidArgumentError: it is not there, or holds no fact of a manager; the message says what it seems to be.
     """
     try:
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        with path.open("rb") as packed:
+            file = gzip.GzipFile(fileobj=packed) if packed.read(2) == b"\x1f\x8b" else packed
+            packed.seek(0)
+            text = file.read(_MOST + 1)
+        if len(text) > _MOST:
+            raise ValueError(f"it has more than {_MOST:,} bytes")
+        found = _parsed(text.decode("utf-8-sig").strip())
+        events = found.get("traceEvents", ()) if isinstance(found, dict) else found
         facts = [event for event in events if isinstance(event, dict) and event.get("cat") == "fact"]
+        if not facts:
+            raise ValueError(f"it is {_named(found)}, without a fact of a manager")
         return [{"ts": float(fact["ts"]), "kind": str(fact["name"]), **_arguments(fact["args"])} for fact in facts]
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise InvalidArgumentError(f"FILE: {path} is no timeline: {error}") from error
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        said = f"{type(error).__name__} {error}" if isinstance(error, KeyError) else error
+        raise InvalidArgumentError(
+            f"FILE: {path} is no timeline of ours: {said}; give a file of `blockwright replay --timeline`"
+        ) from error
+
+
+_MOST: Final = 1 << 28
+_MARKS: Final = {
+    "schemaVersion": "a trace of torch.profiler",
+    "deviceProperties": "a trace of torch.profiler",
+    "traceEvents": "a Chrome trace of another program",
+    "ph": "a Chrome trace of another program",
+    "resourceSpans": "spans of OpenTelemetry",
+    "hit_rate": "a report of `blockwright replay --json`",
+    "trace": "a report of `blockwright replay --json`",
+    "event": "events that Dynamo recorded",
+    "event_id": "events of TensorRT-LLM",
+}
+"""Fields by which files of others are known, and what these are."""
+
+
+def _parsed(text: str) -> Any:
+    """Return what a file holds: an object, or the objects of an array or of lines."""
+    if not text:
+        raise ValueError("it is empty")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        if text.startswith("["):  # the format lets an array end without its bracket
+            return json.loads(text.rstrip(",") + "]")
+        lines = text.splitlines()
+        if len(lines) < 2:
+            raise
+        return [json.loads(line) for line in lines if line]
+
+
+def _named(found: object) -> str:
+    first = next(iter(found), None) if isinstance(found, list) else found
+    names = first if isinstance(first, dict) else {}
+    return next((words for mark, words in _MARKS.items() if mark in names), "of no known kind")
 
 
 def _arguments(args: Mapping[str, Any]) -> dict[str, Any]:

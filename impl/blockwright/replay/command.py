@@ -18,14 +18,15 @@ from blockwright.observe import Fact
 from blockwright.observe.timeline import write_timeline
 from blockwright.policies import POLICIES, policy_named
 from blockwright.replay.foresight import most_hits, references_of
-from blockwright.replay.groups import groups_of, layer_spec
+from blockwright.replay.groups import PRECISIONS, block_bytes, groups_of, layer_spec
 from blockwright.replay.keeping import MAX_TENANTS, Keeping, dealt, shares_of, told_by
 from blockwright.replay.layouts import FORMATS
 from blockwright.replay.offloaded import OffloadOptions
-from blockwright.replay.pool_sizes import parse_pool_sizes, whole_number
+from blockwright.replay.pool_sizes import parse_memory, parse_pool_sizes, whole_number
 from blockwright.replay.pools import Way
 from blockwright.replay.records import Trace
 from blockwright.replay.report import ReplayReport, plot_curve, read_curve, require_plotting
+from blockwright.replay.routers import ROUTERS
 from blockwright.replay.simulate import replay_ways
 from blockwright.replay.timed import Overlap
 from blockwright.replay.traces import load_trace
@@ -56,6 +57,8 @@ examples:
   blockwright replay trace.jsonl --kind sliding --window 4096 --step-tokens 8192 --json -
   blockwright replay trace.jsonl --groups full:1,sliding:5:1024 --step-tokens 2048 --keep wanted,age
   blockwright replay trace.jsonl --groups gemma/config.json --concurrency 64 --prefill-speed 20000 --decode-speed 40
+  blockwright replay trace.jsonl --groups llama/config.json --memory 40GiB --concurrency 64 --ttft 2 \\
+      --sweep engines=1..8 host=0,64GiB router=round,prefix
 """
 
 
@@ -79,12 +82,19 @@ _OVERLAP: Final = {
     "decode_speed": (float, "TOKENS", "output tokens per second of each request (default: 50)"),
     "arrivals": (float, "RATE", "requests that arrive per second; 0: all at once (default: the times of TRACE)"),
     "output_tokens": (int, "N", "tokens of each answer (default: those of TRACE)"),
+    "ttft": (float, "SECONDS", "limit of the time to first token: goodput is what keeps it, and a sweep's answer"),
+    "latency": (float, "SECONDS", "limit of the time to the end, likewise"),
+    "event_delay": (float, "SECONDS", "until a router knows what engines cached and evicted (default: 0)"),
 }  # fmt: skip
 """The fields of `Overlap` that are arguments; one of them is also the generated workload's."""
 
+_AXES: Final = ("engines", "router", "blocks", "memory", "host-blocks", "host", "policy", "keep")
+_SHARED: Final = ("ttft", "latency", "event_delay")
+"""Those fields of `Overlap` that are asked for with several engines."""
 _COUNT: Final[dict[str, Any]] = {"type": _positive, "metavar": "N"}
 _TOKENS: Final[dict[str, Any]] = {"type": _positive, "metavar": "TOKENS"}
 _SIZES: Final[dict[str, Any]] = {"type": parse_pool_sizes, "metavar": "SIZES"}
+_MEMORY: Final[dict[str, Any]] = {"type": parse_memory, "metavar": "SIZES"}
 _FILE: Final[dict[str, Any]] = {"type": Path, "metavar": "FILE"}
 _FLAG: Final[dict[str, Any]] = {"action": "store_true"}
 
@@ -109,12 +119,36 @@ _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
             "several groups of layers in one pool, instead of --kind: full:1,sliding:5:1024 (5 groups with windows of "
             "1,024 tokens), full:1,mamba:3, full:1,chunked:3:8192, or the config.json of a model",
         ),
+        "--memory": (
+            _MEMORY,
+            "instead of --blocks: memory for the cache on each accelerator, as 40GiB, or several sizes; needs --groups "
+            "with a config.json",
+        ),
+        "--precision": ({"choices": PRECISIONS}, "of the cache's elements (default: as in config.json)"),
+        "--parallel": (_COUNT | {"default": 1}, "accelerators of an engine, which share out heads (default: 1)"),
         "--step-tokens": (_TOKENS, "compute at most so many tokens per step (default: all)"),
     },
     "requests that overlap": {
         "--" + name.replace("_", "-"): ({"type": kind, "metavar": metavar}, text)
         for name, (kind, metavar, text) in _OVERLAP.items()
-        if name != "output_tokens"
+        if name != "output_tokens" and name not in _SHARED
+    },
+    "several engines, with --concurrency N each": {
+        "--engines": (_SIZES | {"default": (1,)}, "engines behind a router, or several numbers of them, as 1..8"),
+        "--router": (
+            {"metavar": "NAMES", "default": "round"},
+            f"what chooses an engine: {', '.join(ROUTERS)}, or module:function of your own (default: round)",
+        ),
+        **{
+            "--" + name.replace("_", "-"): ({"type": kind, "metavar": metavar}, text)
+            for name, (kind, metavar, text) in _OVERLAP.items()
+            if name in _SHARED
+        },
+        "--price": ({"type": float, "metavar": "PER_HOUR"}, "of an engine: adds the cost of a million tokens"),
+        "--sweep": (
+            {"nargs": "+", "metavar": "NAME=VALUES"},
+            f"try all combinations: engines=1..8 host=0,64GiB; of {', '.join(_AXES)}",
+        ),
     },
     "what to keep": {
         "--policy": (
@@ -149,6 +183,7 @@ _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
             _SIZES,
             "keep so many blocks on the host; several, as in --curve, side by side (default: none)",
         ),
+        "--host": (_MEMORY, "instead of --host-blocks: memory on the host, as --memory is given"),
         "--store-on": (
             {"choices": ("publish", "evict")},
             "when blocks go to the host: once computed, or when the device evicts them (default: publish)",
@@ -214,10 +249,12 @@ def run(args: argparse.Namespace) -> int:
         BlockwrightError: bad arguments, a bad trace, or a failed self-check.
     """
     start = time.perf_counter()
+    _spread(args)
+    sizes = _in_blocks(args)
     _check_outputs(args)
     beside = [curve for path in args.beside for curve in read_curve(path)]
     facts: list[Fact] = []
-    report = _replay(args, start, facts.append if args.timeline else None)
+    report = _replay(args, start, sizes, facts.append if args.timeline else None)
     if args.timeline:
         with _terminal.output("--timeline", args.timeline):
             write_timeline(facts, args.timeline)
@@ -234,7 +271,52 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _replay(args: argparse.Namespace, start: float, note: Callable[[Fact], object] | None) -> ReplayReport:
+def _spread(args: argparse.Namespace) -> None:
+    """Set the arguments that the axes of a sweep stand for."""
+    for axis in args.sweep or ():
+        name, _, values = axis.partition("=")
+        if name not in _AXES:
+            raise InvalidArgumentError(f"--sweep: expected NAME=VALUES with {', '.join(_AXES)}, not {axis!r}")
+        parse = parse_memory if name in ("memory", "host") else str if name in ("router", "policy", "keep") else None
+        try:
+            value = (parse or parse_pool_sizes)(values)
+        except argparse.ArgumentTypeError as error:
+            raise InvalidArgumentError(f"--sweep: {name} {error}") from None
+        setattr(args, "curve" if name == "blocks" else name.replace("-", "_"), value)
+
+
+def _in_blocks(args: argparse.Namespace) -> dict[tuple[str, int], str]:
+    """Turn memory into blocks; return how the sizes were written, by what they are of and the blocks."""
+    written: dict[tuple[str, int], str] = {}
+    for name, of, given in (("memory", "blocks", args.blocks or args.curve), ("host", "host", args.host_blocks)):
+        sizes = getattr(args, name)
+        if sizes is None:
+            continue
+        if given or not args.groups:
+            raise InvalidArgumentError(f"--{name}: needs --groups MODEL/config.json, and no number of blocks beside it")
+        bytes_of = block_bytes(args.groups, args.block_size, args.precision, args.parallel)
+        # The null block is in the memory of the device, and the host has what all accelerators of an engine hold.
+        each, null = (bytes_of, 1) if name == "memory" else (bytes_of * args.parallel, 0)
+        blocks = {text: size // each - null for text, size in sizes.items()}
+        if min(blocks.values()) < 1 - (name == "host"):
+            raise InvalidArgumentError(f"--memory: a block takes {bytes_of:,} bytes; give room for two at least")
+        written |= {(of, count): text for text, count in blocks.items()}
+        found = tuple(sorted(set(blocks.values())))
+        if name == "host":
+            args.host_blocks = found
+        elif len(found) > 1:
+            args.curve = found
+        else:
+            (args.blocks,) = found
+    return written
+
+
+def _replay(
+    args: argparse.Namespace,
+    start: float,
+    sizes_written: dict[tuple[str, int], str],
+    note: Callable[[Fact], object] | None,
+) -> ReplayReport:
     overlap = _overlap(args)
     kind, specs = _specs(args)
     offloads, trace = _offloads(args), _trace(args)
@@ -243,7 +325,16 @@ def _replay(args: argparse.Namespace, start: float, note: Callable[[Fact], objec
     headline = args.blocks or (curve[-1] if curve else _DEFAULT_BLOCKS)
     sizes = sorted({headline, *curve})
     rules = [None] if args.keep is None else [rule == "wanted" for rule in args.keep.split(",")]
-    ways = [Way(size, *each) for each in product(keepings, rules, offloads) for size in sizes]
+    routers = args.router.split(",")
+    if overlap is None and (args.engines != (1,) or args.sweep or args.price is not None):
+        raise InvalidArgumentError("--engines, --sweep, --price: are of requests that overlap; add --concurrency N")
+    each_way = product(keepings, rules, offloads, routers, args.engines)
+    ways = [
+        Way(size, keeping, rule, offload, engines, router)
+        for keeping, rule, offload, router, engines in each_way
+        if engines > 1 or router == routers[0]  # before one engine all routers are the same
+        for size in sizes
+    ]
     check_every = args.check_every or (_CHECK_EVERY if args.check else None)
     passes = len(ways) if overlap else 1
     with _terminal.progress(f"replay {trace.source}", len(trace.requests) * passes) as advance:
@@ -268,6 +359,9 @@ def _replay(args: argparse.Namespace, start: float, note: Callable[[Fact], objec
         seconds=time.perf_counter() - start,
         keeping=ways[0].policy,
         bounds=_bounds(args, trace, ways, len(specs) > 1 or kind != "full"),
+        limits={name: getattr(args, name) for name in ("ttft", "latency") if getattr(args, name) is not None},
+        sizes=sizes_written,
+        price=args.price,
     )
 
 
@@ -379,10 +473,10 @@ def _check_outputs(args: argparse.Namespace) -> None:
     if args.beside and not args.plot:
         raise InvalidArgumentError("--beside: is drawn; add --plot FILE")
     if args.plot:
-        if not args.curve and len(args.host_blocks or ()) < 2:
-            raise InvalidArgumentError("--plot: draws a curve; add --curve SIZES, or several --host-blocks")
+        if not args.curve and len(args.host_blocks or ()) < 2 and len(args.engines) < 2:
+            raise InvalidArgumentError("--plot: draws a curve; add --curve SIZES, or several --host-blocks, --engines")
         require_plotting()
-    several = any("," in (text or "") for text in (args.policy, args.keep))
+    several = args.engines != (1,) or any("," in (text or "") for text in (args.policy, args.keep))
     if args.timeline and (args.curve or args.host_blocks or several):
         raise InvalidArgumentError("--timeline: is of one pool alone; leave --curve and --host-blocks out")
     json_path = Path(args.json) if args.json else None

@@ -11,21 +11,26 @@ import re
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import IO, Any, Final, cast
 
 from blockwright.replay.rows import Place, Row, as_row, parse_object
 
+_OF_NAMES: Final = " _-.()/#%\"'\r\n"
+"""Signs within the names of columns."""
 _CHUNK: Final = 1 << 16
 _SMALL: Final = 1 << 11
 """What Zstandard is given at once: a file of few bytes may unpack to any length."""
 _DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)
 _BETWEEN: Final = re.compile(r"[\s,]*")
+_LONGEST: Final = 1 << 25
+"""Characters of a row, or of a file that is one object, at most."""
 
 
 def read_rows(place: Place, advance: Callable[[int], object]) -> Generator[Row, None, None]:
     """Yield the rows of a file, or of the JSON files of a folder; `advance` is given the bytes read.
 
-    No more than one row is held, or one file where it is a single object.
+    No more than one row is held, or one file where it is a single object, and of neither more than `_LONGEST`.
 
     Raises:
         TraceError: it cannot be read, unpacked or parsed.
@@ -118,7 +123,7 @@ def _zstandard(packed: IO[bytes], place: Place) -> IO[bytes]:
 
 def _objects(text: IO[str], place: Place) -> Iterator[Row]:
     """Yield an object a line, or the one object that is all of the file."""
-    for place.line, line in enumerate(text, 1):
+    for line in _lines(text, place):
         if line.isspace():
             continue
         if place.line == 1 and ".jsonl" not in place.path.suffixes:
@@ -126,9 +131,22 @@ def _objects(text: IO[str], place: Place) -> Iterator[Row]:
                 json.loads(line)
             except ValueError:
                 place.line = 0
-                yield parse_object(line + text.read(), place)
+                yield parse_object(_bounded(line + text.read(_LONGEST), place), place)
                 return
         yield parse_object(line, place)
+
+
+def _lines(text: IO[str], place: Place) -> Iterator[str]:
+    place.line = 0
+    while line := text.readline(_LONGEST + 1):
+        place.line += 1
+        yield _bounded(line, place)
+
+
+def _bounded(text: str, place: Place) -> str:
+    if len(text) > _LONGEST:
+        raise place.error(f"has more than {_LONGEST:,} characters in one object", "write a request or session a line")
+    return text
 
 
 def _elements(text: IO[str], place: Place) -> Iterator[Row]:
@@ -145,7 +163,7 @@ def _elements(text: IO[str], place: Place) -> Iterator[Row]:
             more = text.read(max(_CHUNK, len(held) - at))
             if not more:
                 raise place.fault(f"truncated or malformed JSON ({error.msg})") from None
-            held, at = held[at:] + more, 0
+            held, at = _bounded(held[at:], place) + more, 0
             continue
         except (ValueError, RecursionError) as error:
             raise place.fault(f"malformed JSON ({error})") from None
@@ -155,13 +173,15 @@ def _elements(text: IO[str], place: Place) -> Iterator[Row]:
 
 
 def _table(text: IO[str], place: Place) -> Iterator[Row]:
-    """Yield the rows of a CSV file with a header."""
-    lines = csv.reader(text)
-    header = next(lines, [])
+    """Yield the rows of a CSV file with a header, which has the separator more often than any other sign."""
+    lines = _lines(text, place)
+    first = next(lines)
+    signs = [sign for sign in first if not sign.isalnum() and sign not in _OF_NAMES]
+    table = csv.reader(chain([first], lines), delimiter=max(signs, key=signs.count, default=","))
+    header = next(table, [])
     if len(header) == 1:
         raise place.error("is of no known trace format", "give JSON lines, JSON, or CSV with a header")
-    for cells in lines:
-        place.line = lines.line_num
+    for cells in table:
         if not cells:
             continue
         if len(cells) != len(header):

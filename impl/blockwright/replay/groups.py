@@ -68,7 +68,45 @@ def groups_of(text: str, block_size: int) -> tuple[str, list[kinds.KVCacheSpec]]
     return text, specs
 
 
-def _of_model(path: Path, block_size: int) -> tuple[str, list[kinds.KVCacheSpec]]:
+def block_bytes(text: str, block_size: int, precision: str | None, parallel: int) -> int:
+    """Return the bytes of a block on each of the accelerators that share a model out by its heads.
+
+    Raises:
+        InvalidArgumentError: no model's config.json, one that does not say its sizes, or with recurrent layers.
+    """
+    path = Path(text)
+    path = path / "config.json" if path.is_dir() else path
+    config, layers, names = _read_model(path)
+    try:
+        if "mamba" in names or config.get("global_head_dim"):
+            raise ValueError("its layers have caches of several sizes")
+        size = _PRECISIONS[precision or str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")]
+        heads = int(config.get("num_attention_heads") or config["n_head"])
+        if config.get("kv_lora_rank"):  # one latent vector for all heads, which each accelerator has
+            numbers = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+        else:
+            kv_heads = 1 if config.get("multi_query") else int(config.get("num_key_value_heads") or heads)
+            head = config.get("head_dim") or int(config.get("hidden_size") or config["n_embd"]) // heads
+            numbers = 2 * -(-kv_heads // parallel) * head
+        return int(numbers) * size * block_size * _group_size(layers)
+    except (ValueError, LookupError, TypeError, ArithmeticError) as error:
+        raise InvalidArgumentError(
+            f"--memory: {path} does not say the bytes of a block ({type(error).__name__}: {error}); give --blocks"
+        ) from None
+
+
+_PRECISIONS: Final = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1}
+PRECISIONS: Final = tuple(_PRECISIONS)
+
+
+def _group_size(layers: Sequence[str]) -> int:
+    """Return the layers of a group, as engines share them out: as many as the rarest kind has, or all of a kind."""
+    counts = [layers.count(kind) for kind in set(layers)]
+    return max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
+
+
+def _read_model(path: Path) -> tuple[Mapping[str, Any], Sequence[str], Mapping[str, int | None]]:
+    """Return a model's configuration, its layers that have a cache, and the size of windows or chunks of each kind."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         config = config.get("text_config") or config
@@ -76,16 +114,17 @@ def _of_model(path: Path, block_size: int) -> tuple[str, list[kinds.KVCacheSpec]
         names = {kind: _size(config, kind) for kind in sorted(set(layers))}
         if not names:
             raise ValueError("no layer has a cache")
+        return config, layers, names
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise InvalidArgumentError(
             f"--groups: {path} does not say which layers the model has ({type(error).__name__}: {error}); write them, "
             "as full:1,sliding:5:1024"
         ) from None
-    found = {kind: layers.count(kind) for kind in names}
-    # As engines share layers out: groups of as many layers as the rarest kind has, or all of a kind where that is near.
-    least, most = min(found.values()), max(found.values())
-    size = most if most < 1.5 * least else least
-    counts = {kind: -(-count // size) for kind, count in found.items()}
+
+
+def _of_model(path: Path, block_size: int) -> tuple[str, list[kinds.KVCacheSpec]]:
+    _, layers, names = _read_model(path)
+    counts = {kind: -(-layers.count(kind) // _group_size(layers)) for kind in names}
     written = (f"{kind}:{count}" + (f":{names[kind]}" if names[kind] else "") for kind, count in counts.items())
     specs = [layer_spec(kind, block_size, names[kind]) for kind, count in counts.items() for _ in range(count)]
     return ",".join(written), specs

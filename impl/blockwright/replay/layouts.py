@@ -11,6 +11,9 @@ from typing import Final
 
 from blockwright.replay.rows import Place, Row
 
+_SPLITS: Final = ("cache_salt", "lora_name", "lora", "adapter", "model")
+_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -18,14 +21,18 @@ class Layout:
 
     Attributes:
         marks: a row that has all fields of one of these sets is of this format.
-        tokens, output: the fields with the lengths of prompt and answer.
+        tokens: the field with the length of the prompt; empty where the prompt is always there itself.
+        output: the fields that may hold the length of the answer.
         ids, unit: the field with the ids of the prompt's blocks, and the tokens of one id.
         own_unit: the field of a row, or of a session, with the number of these tokens.
         times, tick: the fields that may hold the arrival, and the seconds that its numbers count.
-        delay: the seconds after the row before, in the same session, in units of `tick`.
-        session: the field that rows of one session share.
+        delay: the seconds from the answer to the row before, in the same session, in units of `tick`.
+        session: the field that rows of one session share, or that names an earlier row by its `own_name`.
+        waits: whether a turn waits for the answer before it even where it has a time.
         text: the fields that may hold the prompt as text or messages, where the row has no length.
         turns: the field with a list of requests, or of messages of which each answer ends a request.
+        within: fields with a list of rows, each within rows of the one before, in which the requests are.
+        splits: fields of which requests with other values share no prefix.
         only: a field, and its value in rows that are requests.
         refused: why the format is not read, and what to do.
     """
@@ -33,7 +40,7 @@ class Layout:
     name: str
     marks: tuple[frozenset[str], ...]
     tokens: str = "input_length"
-    output: str = "output_length"
+    output: tuple[str, ...] = ("output_length",)
     ids: str = ""
     unit: int = 512
     own_unit: str = ""
@@ -41,8 +48,12 @@ class Layout:
     tick: float = 1.0
     delay: str = ""
     session: str = ""
+    own_name: str = ""
+    waits: bool = False
     text: tuple[str, ...] = ()
     turns: str = ""
+    within: tuple[str, ...] = ()
+    splits: tuple[str, ...] = _SPLITS
     only: tuple[str, str] | None = None
     refused: str = ""
 
@@ -61,34 +72,37 @@ LAYOUTS: Final = (
         "azure",
         _marks("TIMESTAMP|ContextTokens|GeneratedTokens"),
         tokens="ContextTokens",
-        output="GeneratedTokens",
+        output=("GeneratedTokens",),
         times=("TIMESTAMP",),
     ),
     Layout(
         "burstgpt",
         _marks("Timestamp|Request tokens|Response tokens"),
         tokens="Request tokens",
-        output="Response tokens",
+        output=("Response tokens",),
         times=("Timestamp",),
     ),
     Layout(
         "dynamo",
         _marks("event_type|request"),
         tokens="request.replay.input_length",
-        output="request.output_tokens",
+        output=("request.output_tokens",),
         ids="request.replay.input_sequence_hashes",
         unit=64,
         own_unit="request.replay.trace_block_size",
         times=("request.request_received_ms", "event_time_unix_ms"),
         tick=1e-3,
+        splits=tuple(f"request.{name}" for name in _SPLITS),
         only=("event_type", "request_end"),
     ),
-    Layout("bailian", _marks("chat_id|input_length"), ids="hash_ids", unit=16),
+    Layout(
+        "bailian", _marks("chat_id|input_length"), ids="hash_ids", unit=16, session="parent_chat_id", own_name="chat_id"
+    ),
     Layout(
         "weka",
         _marks("requests"),
         tokens="in",
-        output="out",
+        output=("out",),
         ids="hash_ids",
         unit=64,
         own_unit="block_size",
@@ -106,6 +120,54 @@ LAYOUTS: Final = (
         delay="delay",
         session="session_id",
         text=("text_input", "messages"),
+    ),
+    Layout(
+        "vidur",
+        _marks("arrived_at|num_prefill_tokens|num_decode_tokens"),
+        tokens="num_prefill_tokens",
+        output=("num_decode_tokens",),
+        times=("arrived_at",),
+    ),
+    Layout("servegen", _marks("request_id|timestamp|data"), "data.input_tokens", ("data.output_tokens",)),
+    Layout(
+        "llmservingsim",
+        _marks("input_toks|output_toks|arrival_time_ns"),
+        tokens="input_toks",
+        output=("output_toks",),
+        ids="input_tok_ids",
+        unit=1,
+        times=("arrival_time_ns",),
+        tick=1e-9,
+    ),
+    Layout(
+        "openai-batch",
+        _marks("custom_id|body"),
+        tokens="",
+        output=tuple(f"body.{name}" for name in _LIMITS),
+        text=("body.messages", "body.prompt", "body.input"),
+        splits=tuple(f"body.{name}" for name in _SPLITS),
+    ),
+    Layout(
+        "genai-perf",
+        _marks("data"),
+        tokens="",
+        output=_LIMITS,
+        tick=1e-3,
+        text=("messages", "prompt", "text_input", "input"),
+        within=("data", "payload"),
+    ),
+    Layout("vllm-custom", _marks("prompt"), tokens="", output=("output_tokens",), text=("prompt",)),
+    Layout(
+        "aiperf",
+        _marks("turns", "text", "texts"),
+        tokens="",
+        output=("output_length", "max_tokens"),
+        tick=1e-3,
+        delay="delay",
+        session="session_id",
+        waits=True,
+        text=("text", "texts"),
+        within=("turns",),
     ),
     Layout("OpenTelemetry", _marks("spans", "resourceSpans"), refused=_NO_CONTENT),
     Layout("TraceLab", _marks("round_index|usage"), refused=_NO_CONTENT),
@@ -142,7 +204,7 @@ def layout_of(row: Row, place: Place) -> Layout:
 
 
 def _known(layout: Layout) -> frozenset[str]:
-    named = layout.tokens, layout.output, layout.ids, layout.delay, layout.session, *layout.times, *layout.text
+    named = layout.tokens, layout.ids, layout.delay, layout.session, *layout.output, *layout.times, *layout.text
     return frozenset(named).union(*layout.marks) - {""}
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from blockwright import KVCacheManager, Request
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.connector import OffloadingConnector
+from blockwright.offload.results import ConnectorStats
 from blockwright.offload.tiers.backend import CPUBackend
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, GPULoadStoreSpec
@@ -94,7 +95,7 @@ class HostTier:
         worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, handler)
         worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, handler)
         self._manager = manager
-        self._options = options
+        self.options = options
         chain = OffloadChain([host], on_load="free" if options.frees else "keep")
         self._connector = OffloadingConnector(manager, chain, worker, store_on=options.store_on)
 
@@ -129,17 +130,24 @@ class HostTier:
     def check(self) -> None:
         self._connector.check()
 
-    def result(self, hit_blocks: int, host_hit_blocks: int, references: int) -> TierResult:
-        stats, options = self._connector.stats(), self._options
-        return TierResult(
-            options.host_blocks,
-            options.store_on,
-            "free" if options.frees else "keep",
-            device_hit_blocks=hit_blocks - host_hit_blocks,
-            device_hit_rate=(hit_blocks - host_hit_blocks) / references,
-            host_hit_blocks=host_hit_blocks,
-            host_hit_rate=host_hit_blocks / references,
-            stored_blocks=stats.stored_blocks,
-            loaded_blocks=stats.loaded_blocks,
-            refused_blocks=stats.refused_blocks,
-        )
+    def stats(self) -> ConnectorStats:
+        return self._connector.stats()
+
+
+def tier_result(tiers: Sequence[HostTier], hit_blocks: int, host_hit_blocks: int, references: int) -> TierResult | None:
+    """Return the result of the tiers of all engines, whose options are the same; None if there are none."""
+    if not tiers:
+        return None
+    stats, options = [tier.stats() for tier in tiers], tiers[0].options
+    return TierResult(
+        options.host_blocks,
+        options.store_on,
+        "free" if options.frees else "keep",
+        device_hit_blocks=hit_blocks - host_hit_blocks,
+        device_hit_rate=(hit_blocks - host_hit_blocks) / references,
+        host_hit_blocks=host_hit_blocks,
+        host_hit_rate=host_hit_blocks / references,
+        stored_blocks=sum(each.stored_blocks for each in stats),
+        loaded_blocks=sum(each.loaded_blocks for each in stats),
+        refused_blocks=sum(each.refused_blocks for each in stats),
+    )

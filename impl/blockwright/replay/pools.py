@@ -14,7 +14,7 @@ from blockwright.kinds import KVCacheSpec, MambaSpec
 from blockwright.observe import Fact
 from blockwright.policies import chooser
 from blockwright.replay.keeping import Keeping
-from blockwright.replay.offloaded import HostTier, OffloadOptions, TierResult
+from blockwright.replay.offloaded import HostTier, OffloadOptions, TierResult, tier_result
 from blockwright.replay.records import Trace
 
 PERCENTILES: Final = (50, 90, 95, 99)
@@ -32,6 +32,8 @@ class TimedResult:
         recomputed: tokens that were computed once more after that.
         mean_running: requests that ran at the same time, over time.
         output_tokens: tokens of answers that were generated.
+        latency: from a request's arrival to its end, at the same percentiles of those that were served.
+        goodput: requests per second that were served within the limits of `Overlap`, or at all if it has none.
     """
 
     seconds: float
@@ -41,11 +43,13 @@ class TimedResult:
     recomputed: int
     mean_running: float
     output_tokens: int
+    latency: tuple[float, ...]
+    goodput: float
 
 
 @dataclass(frozen=True, slots=True)
 class PoolResult:
-    """The result of a trace on one pool.
+    """The result of a trace on one pool, or on several engines with a pool each, whose counts are added.
 
     Attributes:
         blocks: usable blocks of the pool; the null block comes on top.
@@ -56,7 +60,7 @@ class PoolResult:
         evictions: cached blocks that were taken for other content.
         refused: requests that did not fit into the empty pool, and were skipped or, with their answer, cut short.
         mean_used, peak_used: blocks held by the request being served, at its end and at most; of requests that overlap,
-            by all that run, over time and at most.
+            by all that run on an engine, over time and at most.
         checks: self-checks passed.
         seconds: time within the manager's calls.
         uncached: tokens that were not cached, of the request at the 50th, 90th, 95th and 99th percentile of all.
@@ -65,6 +69,7 @@ class PoolResult:
         offload: the result of a host tier, or None; the hits above then include the host's.
         policy: the policy or hints that decided what to keep.
         timed: what only requests that overlap have, or None.
+        engines, router: how many engines there are, and what chooses one for each request.
     """
 
     blocks: int
@@ -83,16 +88,25 @@ class PoolResult:
     offload: TierResult | None = None
     policy: str = "lru"
     timed: TimedResult | None = None
+    engines: int = 1
+    router: str = "round"
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One of the ways in which a trace is served side by side: the usable blocks, what is kept, and the host tier."""
+    """One of the ways in which a trace is served side by side.
+
+    Attributes:
+        blocks: usable blocks of each engine. keeping, keep_wanted: what is kept. offload: the host tier of each.
+        engines, router: how many engines there are, and the name of what chooses among them.
+    """
 
     blocks: int
     keeping: Keeping
     keep_wanted: bool | None = None
     offload: OffloadOptions | None = None
+    engines: int = 1
+    router: str = "round"
 
     @property
     def policy(self) -> str:
@@ -124,13 +138,15 @@ class Pool:
         self,
         specs: Sequence[KVCacheSpec],
         way: Way,
-        num_requests: int,
+        uncached: array[int],
         max_model_len: int,
         step_tokens: int | None,
         note: Callable[[Fact], object] | None,
         clock: Clock,
         publishes_late: bool = False,
+        tells_events: bool = False,
     ) -> None:
+        """Take how a trace is served; of each request by its number, `uncached` is given the tokens to compute."""
         groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
         config = KVCacheConfig(num_blocks=way.blocks + 1, kv_cache_groups=groups)
         kept, offload, block_size = way.keeping, way.offload, specs[0].block_size
@@ -144,6 +160,7 @@ class Pool:
             hint_guard=kept.guard,
             eviction_policy=chooser(policy),
             keep_wanted=way.keep_wanted,
+            enable_kv_cache_events=tells_events,
             raise_never_fits=False,
         )
         if note is not None:
@@ -156,10 +173,10 @@ class Pool:
         self.host = None if offload is None else HostTier(self.manager, block_size, offload)
         self._step_tokens = step_tokens or max_model_len
         self._boundary = block_size if any(isinstance(each, MambaSpec) for each in specs) else 1
-        self._uncached = array("q", bytes(8 * num_requests))
-        self._by_tenant: dict[str, list[int]] = {}
-        self._hit_tokens = self._hit_blocks = self._host_tokens = self._checks = 0
-        self._served = self._sum_used = 0
+        self._uncached = uncached
+        self.by_tenant: dict[str, list[int]] = {}
+        self.hit_tokens = self.hit_blocks = self.host_tokens = self.checks = 0
+        self.served = self.sum_used = 0
         self.refused = self.peak_used = 0
         self.seconds = 0.0
 
@@ -175,8 +192,8 @@ class Pool:
             used = max(used, self.used())
         if fits:
             self.compute(request, end)
-            self._served += 1
-            self._sum_used += self.used()
+            self.served += 1
+            self.sum_used += self.used()
             self.peak_used = max(self.peak_used, used)
         self.count(request, number, num_hit if fits else 0, num_external if fits else 0)
         self.finish(request, num_hit, fits)
@@ -229,12 +246,12 @@ class Pool:
 
     def count(self, request: Request, number: int, num_hit: int, num_external: int) -> None:
         """Count the prompt of a request that is served for the first time, or refused with a hit of nothing."""
-        self._hit_tokens += num_hit
-        self._hit_blocks += num_hit // self.block_size
-        self._host_tokens += num_external
+        self.hit_tokens += num_hit
+        self.hit_blocks += num_hit // self.block_size
+        self.host_tokens += num_external
         self._uncached[number] = request.num_prompt_tokens - num_hit
         if request.cache_salt is not None:
-            counts = self._by_tenant.setdefault(request.cache_salt, [0, 0])
+            counts = self.by_tenant.setdefault(request.cache_salt, [0, 0])
             counts[0] += num_hit // self.block_size
             counts[1] += -(-request.num_prompt_tokens // self.block_size)
 
@@ -261,25 +278,42 @@ class Pool:
             self.host.check()
         else:
             self.manager.check()
-        self._checks += 1
+        self.checks += 1
 
-    def result(self, trace: Trace, continuing: Sequence[int], timed: TimedResult | None, used: float) -> PoolResult:
-        host, references, size = self.host, trace.num_references(self.block_size), self.block_size
-        return PoolResult(
-            blocks=self.way.blocks,
-            hit_rate=self._hit_blocks / references,
-            token_hit_rate=self._hit_tokens / trace.num_tokens,
-            hit_blocks=self._hit_blocks,
-            evictions=self.manager.block_pool.num_evictions,
-            refused=self.refused,
-            mean_used=used if timed else self._sum_used / self._served if self._served else 0.0,
-            peak_used=self.peak_used,
-            checks=self._checks,
-            seconds=self.seconds,
-            uncached=percentiles(self._uncached),
-            uncached_continuing=percentiles(array("q", compress(self._uncached, continuing))),
-            tenants={name: hits / asked for name, (hits, asked) in sorted(self._by_tenant.items())},
-            offload=host.result(self._hit_blocks, self._host_tokens // size, references) if host else None,
-            policy=self.way.policy,
-            timed=timed,
-        )
+
+def result_of(
+    pools: Sequence[Pool],
+    trace: Trace,
+    uncached: array[int],
+    continuing: Sequence[int],
+    timed: TimedResult | None = None,
+    used: float = 0.0,
+) -> PoolResult:
+    """Return the result of the pools of one way, which served the trace together."""
+    way, size = pools[0].way, pools[0].block_size
+    references, served = trace.num_references(size), sum(pool.served for pool in pools)
+    hits, host_hits = sum(pool.hit_blocks for pool in pools), sum(pool.host_tokens for pool in pools) // size
+    by_tenant: dict[str, list[int]] = {}
+    for pool in pools:
+        for name, counts in pool.by_tenant.items():
+            by_tenant[name] = [sum(both) for both in zip(counts, by_tenant.get(name, (0, 0)), strict=True)]
+    return PoolResult(
+        blocks=way.blocks,
+        hit_rate=hits / references,
+        token_hit_rate=sum(pool.hit_tokens for pool in pools) / trace.num_tokens,
+        hit_blocks=hits,
+        evictions=sum(pool.manager.block_pool.num_evictions for pool in pools),
+        refused=sum(pool.refused for pool in pools),
+        mean_used=used if timed else sum(pool.sum_used for pool in pools) / served if served else 0.0,
+        peak_used=max(pool.peak_used for pool in pools),
+        checks=sum(pool.checks for pool in pools),
+        seconds=sum(pool.seconds for pool in pools),
+        uncached=percentiles(uncached),
+        uncached_continuing=percentiles(array("q", compress(uncached, continuing))),
+        tenants={name: hits / asked for name, (hits, asked) in sorted(by_tenant.items())},
+        offload=tier_result([pool.host for pool in pools if pool.host], hits, host_hits, references),
+        policy=way.policy,
+        timed=timed,
+        engines=way.engines,
+        router=way.router,
+    )

@@ -17,8 +17,10 @@ from array import array
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 
+Runs: TypeAlias = "tuple[array[int], array[int]]"
+"""The contents of runs, and their lengths."""
 _MANY: Final = (1 << 61) - 1
 _OWN: Final = 1 << 30
 """Names that are integers below this are their own numbers."""
@@ -30,8 +32,14 @@ MAX_PROMPT_TOKENS: Final = 1 << 24
 class TraceRequest:
     """Hold one request of a trace: its prompt as runs, and when it arrived.
 
-    `arrival` is in seconds from the start of the trace. `num_output_tokens` is only replayed where requests overlap;
-    `answer` is the content of the answer, by which later prompts refer to it, or -1 where none does.
+    Attributes:
+        contents, lengths: the runs of the prompt.
+        arrival: in seconds from the start of the trace.
+        num_output_tokens: tokens of the answer, which are only replayed where requests overlap.
+        answer: the content of the answer, by which later prompts refer to it, or -1 where none does.
+        answer_ids: the token ids that the answer begins with, where later prompts say them.
+        after: the number of the earlier request whose answer the client waits for before it sends this one, and then
+            `delay` seconds more, but not before `arrival`; or -1. Only where requests overlap does it wait.
     """
 
     contents: array[int]
@@ -39,6 +47,9 @@ class TraceRequest:
     arrival: float
     num_output_tokens: int
     answer: int = -1
+    answer_ids: array[int] = field(default_factory=lambda: array("i"))
+    after: int = -1
+    delay: float = 0.0
 
     @property
     def num_tokens(self) -> int:
@@ -61,7 +72,8 @@ class UnreadRequests(Sequence[TraceRequest]):
 class Trace:
     """Hold a whole trace: its requests in the order they are served, and where it came from.
 
-    `notes` are sentences on how the file differs or leaves something out; `labels` the field asked for, per request.
+    `notes` are sentences on how the file differs or leaves something out; `labels` the field asked for, per request, or
+    None where a request has none.
     """
 
     source: str
@@ -69,7 +81,7 @@ class Trace:
     requests: UnreadRequests | tuple[TraceRequest, ...]
     parse_seconds: float = field(compare=False)
     notes: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
+    labels: tuple[str | None, ...] = ()
     _lengths: array[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -130,6 +142,34 @@ class ContentNumbers:
         number = self._count
         self._count += 1
         return number
+
+
+def num_shared(one: Runs, other: Runs) -> int:
+    """Return how many leading tokens two prompts of runs share. O(runs)."""
+    shared = at = and_at = 0
+    left, and_left = one[1][0] if one[1] else 0, other[1][0] if other[1] else 0
+    while at < len(one[0]) and and_at < len(other[0]) and one[0][at] == other[0][and_at]:
+        count = min(left, and_left)
+        shared, left, and_left = shared + count, left - count, and_left - count
+        if not left:
+            at += 1
+            left = one[1][at] if at < len(one[1]) else 0
+        if not and_left:
+            and_at += 1
+            and_left = other[1][and_at] if and_at < len(other[1]) else 0
+    return shared
+
+
+def cut(runs: Runs, begin: int, end: int) -> Runs:
+    """Return the runs of the tokens from `begin` up to `end`. O(runs)."""
+    contents, lengths, at = array("i"), array("i"), 0
+    for content, length in zip(*runs, strict=True):
+        count = min(at + length, end) - max(at, begin)
+        if count > 0:
+            contents.append(content)
+            lengths.append(count)
+        at += length
+    return contents, lengths
 
 
 def runs_of_blocks(contents: array[int], unit: int, num_tokens: int) -> array[int]:

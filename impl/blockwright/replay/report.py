@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +13,7 @@ from blockwright import __version__, _terminal, build_info
 from blockwright._text import printable
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec
+from blockwright.replay.answer import NAMES, VALUES, answer, differences
 from blockwright.replay.pools import PoolResult
 from blockwright.replay.records import Trace
 from blockwright.replay.simulate import ReplayResult
@@ -34,6 +35,16 @@ def _tier(name: str, form: str) -> Callable[[ReplayReport, PoolResult], str]:
     return lambda _, pool: format(getattr(pool.offload, name), form)
 
 
+def _named(axis: str, count: Callable[[PoolResult], int]) -> Callable[[ReplayReport, PoolResult], str]:
+    """Return a size in blocks, and how the user gave it if not so."""
+
+    def cell(report: ReplayReport, pool: PoolResult) -> str:
+        written = report.sizes.get((axis, count(pool)))
+        return f"{count(pool):,}" + (f" ({written})" if written else "")
+
+    return cell
+
+
 def _timed(name: str, form: str, at: int | None = None) -> Callable[[ReplayReport, PoolResult], str]:
     def cell(_: ReplayReport, pool: PoolResult) -> str:
         value = getattr(pool.timed, name)
@@ -48,6 +59,15 @@ def _uncached(name: str, at: int) -> Callable[[ReplayReport, PoolResult], str]:
 
 def _mean_used(_: ReplayReport, pool: PoolResult) -> str:
     return f"{pool.mean_used:,.0f}"
+
+
+def _latency(_: ReplayReport, pool: PoolResult) -> str:
+    return f"{pool.timed.latency[2]:,.2f}" if pool.timed and pool.timed.latency else "-"
+
+
+def _cost(report: ReplayReport, pool: PoolResult) -> str:
+    cost = report.cost(pool)
+    return "-" if cost is None else f"{cost:,.4f}"
 
 
 def _has_host(report: ReplayReport) -> bool:
@@ -66,10 +86,33 @@ def _compares(report: ReplayReport) -> bool:
     return len({pool.policy for pool in report.curve}) > 1
 
 
+def _differs(name: str) -> Callable[[ReplayReport], bool]:
+    return lambda report: len({getattr(pool, name) for pool in report.curve or (report.headline,)}) > 1
+
+
 _COLUMNS: Final = (
-    _Column("usable blocks", "blocks of the pool, without the null block", lambda _, pool: f"{pool.blocks:,}"),
+    _Column(
+        "engines",
+        "behind the router",
+        lambda _, pool: f"{pool.engines:,}",
+        lambda report: report.headline.engines > 1 or _differs("engines")(report),
+    ),
+    _Column(
+        "router",
+        "what chooses an engine",
+        lambda _, pool: pool.router if pool.engines > 1 else "-",
+        _differs("router"),
+    ),
+    _Column(
+        "usable blocks", "blocks of a pool, without the null block", _named("blocks", lambda pool: pool.blocks)
+    ),
     _Column("policy", "what decides which blocks are kept", lambda _, pool: pool.policy, _compares),
-    _Column("host blocks", "blocks of the host tier", _tier("host_blocks", ","), _has_host),
+    _Column(
+        "host blocks",
+        "blocks of the host tier",
+        _named("host", lambda pool: pool.offload.host_blocks if pool.offload else 0),
+        _has_host,
+    ),
     _Column("hit rate", "share of all references to blocks that hit", lambda _, pool: f"{pool.hit_rate:.2%}"),
     _Column("device hits", "those of them on the device", _tier("device_hit_rate", ".2%"), _has_host),
     _Column("host hits", "and on the host", _tier("host_hit_rate", ".2%"), _has_host),
@@ -116,6 +159,9 @@ _COLUMNS: Final = (
     _Column("queued, P50", "seconds from arrival to admission, median", _timed("queued", ",.2f", 0), _overlaps),
     _Column("queued, P95", "of the 95th percentile", _timed("queued", ",.2f", 2), _overlaps),
     _Column("first token, P95", "seconds from arrival to it", _timed("first_token", ",.2f", 2), _overlaps),
+    _Column("latency, P95", "seconds from arrival to the end", _latency, _overlaps),
+    _Column("goodput", "requests per second within limits", _timed("goodput", ",.2f"), lambda each: bool(each.limits)),
+    _Column("cost", "of a million tokens, in and out", _cost, lambda report: report.price is not None),
     _Column("preemptions", "requests that gave up their blocks to go on later", _timed("preemptions", ","), _overlaps),
     _Column("recomputed", "tokens computed once more after that", _timed("recomputed", ","), _overlaps),
     _Column("seconds", "from the first arrival to the last end", _timed("seconds", ",.1f"), _overlaps),
@@ -135,6 +181,9 @@ class ReplayReport:
         curve: the pools of the curve, by size; empty if none was asked for.
         seconds: the whole run, reading included.
         keeping: the policy or hints that decide which blocks are kept.
+        limits: seconds that the P95 of each time must be below, by ``"ttft"`` and ``"latency"``.
+        sizes: how sizes were written, by what they are of ("blocks" or "host") and the blocks.
+        price: of an engine and hour, or None.
         bounds: per number of blocks, those of the host included, the hit rate of MIN, and for 0 of a pool that never
             evicts; empty if not asked.
     """
@@ -148,6 +197,9 @@ class ReplayReport:
     seconds: float
     keeping: str = "lru"
     bounds: dict[int, float] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
+    sizes: dict[tuple[str, int], str] = field(default_factory=dict)
+    price: float | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the report as JSON data; rates are fractions, times seconds."""
@@ -171,8 +223,20 @@ class ReplayReport:
             "policy": self.keeping,
             "bound": self.bound(self.headline),
             "unbounded": self.bounds.get(0),
+            "answer": self.answer(),
             "curve": [_figures(self, pool) | self._bound(pool) for pool in self.curve],
         }
+
+    def answer(self) -> str | None:
+        """Return which of several ways is enough, in a sentence; None without limits or several ways."""
+        return answer(self.curve, self.limits, self.sizes) if self.limits and self.curve else None
+
+    def cost(self, pool: PoolResult) -> float | None:
+        """Return the cost of a million tokens, prompts and answers together; None if it is not known."""
+        if self.price is None or pool.timed is None:
+            return None
+        tokens = self.trace.num_tokens + pool.timed.output_tokens
+        return self.price * pool.engines * pool.timed.seconds / 3600 / tokens * 1e6
 
     def _bound(self, pool: PoolResult) -> dict[str, object]:
         if not self.bounds:
@@ -203,7 +267,11 @@ class ReplayReport:
             f"blocks of {block_size} tokens; {self.kind}, {policies}, {build_info().kind} core"
         )
         meanings = "; ".join(f"{column.name}: {column.meaning}" for column in columns)
-        _terminal.print_table(title, [each.name for each in columns], rows, f"{self._footer()}\nColumns: {meanings}.")
+        said = self.answer() or ""
+        if len(self.curve) > 1 and self.headline.timed and not said:
+            said = "With --ttft SECONDS or --latency SECONDS, a sentence here says which of these is enough."
+        footer = f"{self._footer()}\nColumns: {meanings}.\n{said}".rstrip()
+        _terminal.print_table(title, [each.name for each in columns], rows, footer)
 
     def _footer(self) -> str:
         served = sum(pool.seconds for pool in self.result.pools)
@@ -218,6 +286,9 @@ class ReplayReport:
         said = ", ".join(parts)
         if self.bounds:
             said += f"\nNo policy can exceed {self.bounds[0]:.2%}, which a pool hits that never evicts."
+        tier = self.headline.offload
+        if tier and tier.store_on == "publish" and 0 < tier.host_blocks <= self.headline.blocks:
+            said += "\nA host no larger than the device mostly repeats it; with --store-on evict it holds other blocks."
         for pool in self.curve or (self.headline,) if len(self.headline.tenants) <= MOST_TENANTS else ():
             if pool.tenants:
                 rates = ", ".join(f"{printable(name)} {rate:.2%}" for name, rate in pool.tenants.items())
@@ -228,7 +299,7 @@ class ReplayReport:
 def _figures(report: ReplayReport, pool: PoolResult) -> dict[str, object]:
     figures = asdict(pool)
     figures["replay_seconds"] = figures.pop("seconds")
-    return figures | {"requests_per_second": _rate(report, pool)}
+    return figures | {"requests_per_second": _rate(report, pool), "cost_per_million_tokens": report.cost(pool)}
 
 
 def _rate(report: ReplayReport, pool: PoolResult) -> float:
@@ -295,17 +366,51 @@ def plot_curve(report: ReplayReport, path: Path, beside: Sequence[Curve] = ()) -
     """Draw hit rate against pool size to a file, in the format of its suffix; other reports' curves beside it.
 
     Where one pool size is compared with several hosts, it is drawn against these. With the bound and a single way to
-    serve the trace, areas show on which tier references hit, and to what the others are lost.
+    serve the trace, areas show on which tier references hit, and to what the others are lost. With several numbers of
+    engines the time that they are to keep is drawn against these.
 
     Raises:
         InvalidArgumentError: matplotlib is missing, does not know the suffix, or the file cannot be written.
     """
     require_plotting()
     from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
+    if len({pool.engines for pool in report.curve}) > 1:
+        _draw_frontier(axes, report)
+    else:
+        _draw_hits(axes, report, beside)
+    axes.legend()
+    axes.set_title(f"{printable(report.trace.source)}: {len(report.trace.requests):,} requests, {report.kind}")
+    axes.grid(alpha=0.3, which="both")
+    try:
+        figure.savefig(path)
+    except ValueError as error:
+        raise InvalidArgumentError(f"--plot: cannot write {path}: {error}") from None
+
+
+def _draw_frontier(axes: Any, report: ReplayReport) -> None:
+    """Draw what a limit is of, or the time to first token, over the engines: a line for each of the other ways."""
+    of = next(iter(report.limits), "ttft")
+    ways: dict[str, list[tuple[int, float]]] = {}
+    for pool in report.curve:
+        if pool.timed:
+            name = differences(replace(pool, engines=2), report.curve, report.sizes).strip()
+            ways.setdefault(name or "engines", []).append((pool.engines, VALUES[of](pool.timed)))
+    for name, points in ways.items():
+        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=printable(name))
+    if of in report.limits:
+        axes.axhline(report.limits[of], color="grey", linestyle=":", label="the limit")
+    axes.locator_params(axis="x", integer=True)
+    axes.set_yscale("log")
+    axes.set_xlabel("engines")
+    axes.set_ylabel(f"{NAMES[of]}, seconds")
+
+
+def _draw_hits(axes: Any, report: ReplayReport, beside: Sequence[Curve]) -> None:
+    from matplotlib.ticker import PercentFormatter
+
     over = "blocks" if len({pool.blocks for pool in report.curve}) > 1 else "host_blocks"
     sizes = sorted({_size(pool, over) for pool in report.curve})
     if report.bounds and len(sizes) == len(report.curve) and not beside:
@@ -321,19 +426,12 @@ def plot_curve(report: ReplayReport, path: Path, beside: Sequence[Curve] = ()) -
             )
         if report.bounds:
             axes.axhline(report.bounds[0], color="grey", linestyle=":", label="a pool that never evicts")
-    axes.legend()
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     where = "usable blocks" if over == "blocks" else "host blocks"
     axes.set_xlabel(f"{where} of {report.spec.block_size} tokens")
     axes.set_ylabel("share of block references")
-    axes.set_title(f"{printable(report.trace.source)}: {len(report.trace.requests):,} requests, {report.kind}")
-    axes.grid(alpha=0.3, which="both")
-    try:
-        figure.savefig(path)
-    except ValueError as error:
-        raise InvalidArgumentError(f"--plot: cannot write {path}: {error}") from None
 
 
 def _size(pool: PoolResult, over: str) -> int:

@@ -66,6 +66,8 @@ class Row:
     def time(self, name: str, tick: float) -> float:
         """Return a time in seconds, from a number of ticks or from a date; a date without a zone is taken as UTC."""
         value = self.get(name)
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]  # as genai-perf writes it
         if isinstance(value, str):
             with suppress(ValueError, OverflowError):
                 date = datetime.fromisoformat(value)

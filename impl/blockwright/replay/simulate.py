@@ -9,6 +9,7 @@ requests run at the same time instead, and decode (`timed`); each pool then has 
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,8 +23,9 @@ from blockwright.policies import Lru
 from blockwright.replay.foresight import continuing
 from blockwright.replay.keeping import Keeping
 from blockwright.replay.offloaded import OffloadOptions
-from blockwright.replay.pools import PERCENTILES, Clock, Pool, PoolResult, Way
+from blockwright.replay.pools import PERCENTILES, Clock, Pool, PoolResult, Way, result_of
 from blockwright.replay.records import Trace
+from blockwright.replay.routers import MAX_ENGINES, is_told, router_named
 from blockwright.replay.timed import Overlap, serve_timed
 
 
@@ -95,20 +97,28 @@ def replay_ways(
     advance: Callable[[], None] = lambda: None,
     overlap: Overlap | None = None,
 ) -> ReplayResult:
-    if note is not None and (len(ways) > 1 or ways[0].offload is not None):
+    if note is not None and (len(ways) > 1 or ways[0].offload is not None or ways[0].engines > 1):
         raise InvalidArgumentError("note: the journal is of one pool without a host tier")
+    if overlap is None and any(way.engines > 1 for way in ways):
+        raise InvalidArgumentError("engines: several serve requests that overlap; give `overlap`, or leave it out")
+    for way in ways:
+        router_named(way.router)
+        if not 1 <= way.engines <= MAX_ENGINES:
+            raise InvalidArgumentError(f"engines: must be from 1 to {MAX_ENGINES:,}, not {way.engines}")
     requests, block_size, whose = trace.requests, specs[0].block_size, ways[0].keeping.tenant
     longest = trace.max_prompt_tokens
     if overlap is not None:
         longest = max(each.num_tokens + overlap.answer(each) for each in requests)
     goes_on = continuing(trace, block_size)
     # Keys never leave this process, so any collision-resistant hash gives the same result: take the faster one.
-    hasher = Sha256Hasher(b"replay") if build_info().kind == "pure" else None
+    told = any(way.engines > 1 and is_told(way.router) for way in ways)
+    hasher = Sha256Hasher(b"replay") if told or build_info().kind == "pure" else None
+    zeros = array("q", bytes(8 * len(requests)))
     prepare_seconds = check_seconds = 0.0
 
-    def pool_of(way: Way) -> Pool:
-        clock = Clock(0.0) if overlap else Clock()
-        return Pool(specs, way, len(requests), longest, step_tokens, note, clock, overlap is not None)
+    def pool_of(way: Way, uncached: array[int], clock: Clock) -> Pool:
+        tells = way.engines > 1 and is_told(way.router)
+        return Pool(specs, way, uncached, longest, step_tokens, note, clock, overlap is not None, tells)
 
     def make(number: int) -> Request:
         nonlocal prepare_seconds
@@ -131,19 +141,21 @@ def replay_ways(
     results: list[PoolResult] = []
     if overlap is not None:
         for way in ways:
-            pool, before = pool_of(way), prepare_seconds + check_seconds
-            timed, used = serve_timed(pool, overlap, requests, make, partial(ended, [pool]))
-            pool.seconds -= prepare_seconds + check_seconds - before
-            results.append(pool.result(trace, goes_on, timed, used))
+            uncached, clock, before = zeros[:], Clock(0.0), prepare_seconds + check_seconds
+            fleet = [pool_of(way, uncached, clock) for _ in range(way.engines)]
+            timed, used = serve_timed(fleet, overlap, requests, make, partial(ended, fleet))
+            fleet[0].seconds -= prepare_seconds + check_seconds - before
+            results.append(result_of(fleet, trace, uncached, goes_on, timed, used))
         return ReplayResult(tuple(results), prepare_seconds, check_seconds)
-    pools = [pool_of(way) for way in ways]
+    counts = [zeros[:] for _ in ways]
+    pools = [pool_of(way, uncached, Clock()) for way, uncached in zip(ways, counts, strict=True)]
     for number, recorded in enumerate(requests):
         request = make(number)
         for pool in pools:
             pool.clock.now = max(pool.clock.now, recorded.arrival)
             pool.serve(request, number)
         ended(pools, number + 1)
-    results += [pool.result(trace, goes_on, None, 0.0) for pool in pools]
+    results += [result_of([pool], trace, uncached, goes_on) for pool, uncached in zip(pools, counts, strict=True)]
     return ReplayResult(tuple(results), prepare_seconds, check_seconds)
 
 

@@ -7,23 +7,64 @@ import weakref
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from blockwright.replay.records import ContentNumbers, TraceRequest, UnreadRequests, runs_of_blocks
+from blockwright.replay.records import (
+    ContentNumbers,
+    Runs,
+    TraceRequest,
+    UnreadRequests,
+    cut,
+    num_shared,
+    runs_of_blocks,
+)
 
 Unit = tuple[int, bool]
 """The tokens that an id stands for, and whether the last id may stand for fewer; without, a tail has no id."""
+_MOST_TURNS: Final = 64
+"""Later turns that are looked at for the ids of one answer, the last of which lies in a block with theirs."""
 
-_ENTRY = Struct("<qdiiiii")
-"""Where the ids of a request begin, its arrival, how many ids, its tokens, unit, output tokens, and the turn before."""
+
+class Turn(NamedTuple):
+    """How a request goes on from an earlier one of its session.
+
+    Attributes:
+        before: the number of the earlier one, in the order of the file; -1: none.
+        is_rest: whether the ids are only what follows that prompt and its answer.
+        delay: seconds from that answer on, which the client waits for; -1.0 where it sends at its time in any case.
+        known: leading tokens up to the end of that answer, where they are not those of the prompt and the answer.
+    """
+
+    before: int = -1
+    is_rest: bool = False
+    delay: float = -1.0
+    known: int = -1
+
+
+class _Entry(NamedTuple):
+    """A request: where its ids begin and how many there are, its tokens, and what was added with them."""
+
+    start: int
+    num_ids: int
+    num_tokens: int
+    unit: int
+    arrival: float
+    output: int
+    before: int
+    is_rest: bool
+    delay: float
+    known: int
+
+
+_FORM: Final = Struct("<qiiidii?di")
 
 
 class StoredRequests(UnreadRequests):
     """Requests in the order of arrival; a turn of a session goes on from the turn before it.
 
     They are added as they are read from a trace, and can be read once `finish` has said what their ids stand for.
-    Memory: nothing for a request, four bytes if the trace is not sorted, and a number for each turn with a later one.
-    The rest is in two temporary files without names. O(runs) to read a request.
+    Memory: four bytes for a request, and eight more if the trace is not sorted. The rest is in two temporary files
+    without names. O(runs) to read a request, those of the turns around it included.
     """
 
     def __init__(self) -> None:
@@ -32,29 +73,34 @@ class StoredRequests(UnreadRequests):
         weakref.finalize(self, self._entries.close)
         self.num_added = self._num_ids = 0
         self._first, self._latest, self._is_sorted = float("inf"), -float("inf"), True
-        self._continued: set[int] = set()
+        self._next = array("i")  # of each request, the first one that goes on from it
         self._order: Sequence[int] = ()
+        self._places: Sequence[int] = ()
         self._units: Mapping[int, Unit] = {}
         self._own = 0
 
-    def add(self, ids: array[int], num_tokens: int, unit: int, arrival: float, output: int, before: int | None) -> None:
-        """Add a request with a unit that may not be certain yet; it goes on from the request `before`, if any."""
-        turn = -1 if before is None else before
-        self._entries.write(_ENTRY.pack(self._num_ids, arrival, len(ids), num_tokens, unit, output, turn))
+    def add(self, ids: array[int], num_tokens: int, unit: int, arrival: float, output: int, turn: Turn) -> None:
+        """Add a request with a unit that may not be certain yet."""
+        self._entries.write(_FORM.pack(self._num_ids, len(ids), num_tokens, unit, arrival, output, *turn))
         self._ids.write(ids.tobytes())
         self._num_ids += len(ids)
+        if turn.before >= 0 and self._next[turn.before] < 0:
+            self._next[turn.before] = self.num_added
+        self._next.append(-1)
         self.num_added += 1
         self._is_sorted = self._is_sorted and arrival >= self._latest
         self._first, self._latest = min(arrival, self._first), arrival
-        if before is not None:
-            self._continued.add(before)
 
     def finish(self, units: Mapping[int, Unit], numbers: ContentNumbers, limit: int | None) -> Sequence[int]:
         """Sort the requests by arrival, and keep the first ones; return in which order they were added."""
         self._units, self._own = units, numbers.fresh()
         order: Sequence[int] = range(self.num_added)
+        self._places = order
         if not self._is_sorted:
-            order = array("i", sorted(order, key=lambda at: self._since_first(self._entry(at)[1])))
+            order = array("i", sorted(order, key=lambda at: self._since_first(self._entry(at).arrival)))
+            places = self._places = array("i", order)
+            for place, at in enumerate(order):
+                places[at] = place
         self._order = order[:limit]
         return self._order
 
@@ -76,29 +122,74 @@ class StoredRequests(UnreadRequests):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _entry(self, at: int) -> tuple[Any, ...]:
-        self._entries.seek(_ENTRY.size * at)
-        return _ENTRY.unpack(self._entries.read(_ENTRY.size))
+    def _entry(self, at: int) -> _Entry:
+        self._entries.seek(_FORM.size * at)
+        return _Entry(*_FORM.unpack(self._entries.read(_FORM.size)))
 
     def _since_first(self, arrival: float) -> float:
         return round(arrival - self._first, 6)
 
     def _read(self, at: int) -> TraceRequest:
-        turns = [(at, self._entry(at))]
-        while (before := turns[-1][1][-1]) >= 0:
+        entry = self._entry(at)
+        runs, answer_ids = self._answered(at, entry, self._prompt(at, entry))
+        waits = entry.delay >= 0 and entry.before >= 0
+        return TraceRequest(
+            *runs,
+            self._since_first(entry.arrival),
+            entry.output,
+            self._answer(at) if self._next[at] >= 0 else -1,
+            answer_ids,
+            self._places[entry.before] if waits else -1,
+            entry.delay if waits else 0.0,
+        )
+
+    def _answer(self, at: int) -> int:
+        return self._own + 2 * at + 1
+
+    def _prompt(self, at: int, entry: _Entry) -> Runs:
+        turns = [(at, entry)]
+        while turns[-1][1].is_rest and (before := turns[-1][1].before) >= 0:
             turns.append((before, self._entry(before)))
         contents, lengths = array("i"), array("i")
-        for turn, (start, _, count, num_tokens, kind, output, _) in reversed(turns):
-            own, (unit, whole) = array("i"), self._units[kind]
-            self._ids.seek(4 * start)
-            own.frombytes(self._ids.read(4 * count))
-            if not whole and num_tokens % unit:
+        for turn, each in reversed(turns):
+            own, (unit, whole) = array("i"), self._units[each.unit]
+            self._ids.seek(4 * each.start)
+            own.frombytes(self._ids.read(4 * each.num_ids))
+            if not whole and each.num_tokens % unit:
                 own.append(self._own + 2 * turn)
             contents += own
-            lengths += runs_of_blocks(own, unit, num_tokens)
-            if turn != at and output:
-                contents.append(self._own + 2 * turn + 1)
-                lengths.append(output)
-        _, arrival, *_, output, _ = turns[0][1]
-        answer = self._own + 2 * at + 1 if at in self._continued else -1
-        return TraceRequest(contents, lengths, self._since_first(arrival), output, answer)
+            lengths += runs_of_blocks(own, unit, each.num_tokens)
+            if turn != at and each.output:
+                contents.append(self._answer(turn))
+                lengths.append(each.output)
+        return contents, lengths
+
+    def _answered(self, at: int, entry: _Entry, runs: Runs) -> tuple[Runs, array[int]]:
+        """Return a prompt as the turns after it repeat it, and the ids of its answer, which they hold.
+
+        The last id of a prompt stands for a part of a block, and the next turn has another id for all of that block.
+        Both stand for the same tokens, and so do those of the answer: they are taken from the first later turn that has
+        whole blocks there.
+        """
+        num_tokens, turn, found = entry.num_tokens, at, runs
+        end = num_tokens + entry.output
+        for _ in range(_MOST_TURNS):
+            following = self._next[turn]
+            later = self._entry(following) if following >= 0 else None
+            if later is None or later.is_rest or (later.known < 0 and later.num_tokens < end):
+                break
+            unit, more = self._units[entry.unit][0], self._prompt(following, later)
+            if num_shared(found, more) < max(1, entry.num_tokens // unit * unit):
+                break  # the session went on with other words
+            if turn == at and later.known >= 0:
+                end = min(end, later.known)
+            turn, entry, found = following, later, more
+            if later.num_tokens >= -(-end // unit) * unit:
+                break
+        if turn == at:
+            return runs, array("i")
+        contents, lengths = cut(found, num_tokens, end)
+        ids = array("i")
+        for content, length in zip(contents, lengths, strict=True):
+            ids += array("i", (content,)) * length
+        return cut(found, 0, num_tokens), ids

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from blockwright.errors import InvalidArgumentError
 from blockwright.replay.files import read_rows
 from blockwright.replay.layouts import FORMATS, LAYOUTS, Layout, layout_of
 from blockwright.replay.records import MAX_PROMPT_TOKENS, ContentNumbers, Trace
 from blockwright.replay.rows import Place, Row
-from blockwright.replay.stored import StoredRequests, Unit
-from blockwright.replay.text import Tokenizer, prompts_of
+from blockwright.replay.stored import StoredRequests, Turn, Unit
+from blockwright.replay.text import Tokenizer, prompt_of, prompts_of
 
 _UNITS: Final = tuple(1 << power for power in range(4, 13))
 """The tokens that an id may stand for where a file does not say it."""
+_MOST_TURNS: Final = 10_000
+"""Turns of a session that say only what is new in them: each is read with all before it."""
+_MOST_IDS: Final = 1 << 26
+"""Ids of the prompts of one row: those of a conversation repeat each other, so that a small file could fill a disk."""
 
 
 def load_trace(
@@ -74,6 +78,15 @@ def load_trace(
     return Trace(source, reader.layout.name, requests, time.perf_counter() - start, notes, labels)
 
 
+class _Last(NamedTuple):
+    """The last request of a session: when it arrived, its number or -1, and its tokens with the answer's and before."""
+
+    arrival: float
+    number: int
+    num_tokens: int
+    num_turns: int
+
+
 class _Reader:
     """Turn the rows of one layout into requests."""
 
@@ -84,7 +97,7 @@ class _Reader:
         place.format = layout.name
         self.starts_at_once = layout.turns == "requests"
         self.drafts = StoredRequests()
-        self.labels: list[str] = []
+        self.labels: list[str | None] = []
         self.numbers = ContentNumbers()
         # By the unit that a row itself names (0: none): what its ids may stand for, the most likely first.
         own = [unit] if unit else [layout.unit, *(each for each in _UNITS if each != layout.unit)]
@@ -93,81 +106,116 @@ class _Reader:
             1: [(1, True)],
             MAX_PROMPT_TOKENS: [(MAX_PROMPT_TOKENS, True)],
         }
-        self.sessions: dict[str, tuple[float, int | None]] = {}
+        self.sessions: dict[str, _Last] = {}
+        self.splits: dict[tuple[str | None, ...], int] = {}
         self.start: float | None = None
         self.latest = -float("inf")
         self.arrival = 0.0
-        self.num_empty = self.num_late = self.num_nameless = 0
+        self.num_empty = self.num_late = self.num_nameless = self.num_waiting = self.num_ids = self.num_rows = 0
 
     def add(self, row: Row) -> None:
         layout, place = self.layout, self.place
         if layout.only is not None and row.get(layout.only[0]) != layout.only[1]:
             return
+        self.num_rows, self.num_ids = self.num_rows + 1, 0
         own = layout.own_unit
         unit = 0 if self.unit or not own or row.get(own) is None else row.count(own, least=1)
         if self.starts_at_once:
             scope = None if row.get("hash_id_scope") == "global" else f"{place.path.name}:{place.line}"
             for arrival, each in _session(row, 0.0, layout):
-                self._add_ids(each, arrival, None, scope, unit)
+                self._add_ids(each, arrival, Turn(), scope, unit)
         elif layout.turns:
-            arrival = self._arrival(row, layout)[0]
+            arrival, turn, split = self._when(row, None, False)[0], Turn(), self._split(row)
             for said, answer in prompts_of(row, layout.turns):
-                tokens = self._tokens(said)
-                self._note(tokens, len(tokens), 1, arrival, len(self._tokens([answer])) if answer else 0, None)
+                tokens, output = self._tokens(said, split), len(self._tokens([answer], split)) if answer else 0
+                if self._note(tokens, len(tokens), 1, arrival, output, turn):
+                    turn = Turn(self.drafts.num_added - 1, delay=0.0)
         else:
-            arrival, before = self._arrival(row, layout)
-            text = next((name for name in layout.text if row.get(name) is not None), "")
-            if text and row.get(layout.tokens) is None:
-                whole = isinstance(row.get(text), list)  # messages repeat what was said before
-                tokens = self._tokens(next(prompts_of(row, text, all_of_it=True))[0])
-                self._note(tokens, len(tokens), 1, arrival, self._output(row), None if whole else before)
-            else:
-                self._add_ids(row, arrival, before, None, unit)
-            name = row.get(layout.session) if layout.session else None
-            if name is not None:
-                self.sessions[str(name)] = arrival, self.drafts.num_added - 1 if self.drafts.num_added else None
+            for each in _within(row, layout.within):
+                self._add_turn(each, unit)
         if self.column is not None:
-            if row.get(self.column) is None:
-                raise self.place.error(
-                    f"has no column {self.column!r}", "name another with --tenants, or a rule: dealt:N"
-                )
-            self.labels += [str(row.get(self.column))] * (self.drafts.num_added - len(self.labels))
+            label = _name(row.get(self.column))
+            self.labels += [label] * (self.drafts.num_added - len(self.labels))
 
-    def _output(self, row: Row) -> int:
-        return 0 if row.get(self.layout.output) is None else row.count(self.layout.output)
+    def _add_turn(self, row: Row, unit: int) -> None:
+        layout = self.layout
+        name = _name(row.get(layout.session)) if layout.session else None
+        if name is None and layout.within and layout.session:
+            name = f"row {self.num_rows}"
+        last = None if name is None else self.sessions.get(name)
+        arrival, delay = self._when(row, last, name is not None)
+        text = next((name for name in layout.text if row.get(name) is not None), "")
+        output = next((row.count(name) for name in layout.output if row.get(name) is not None), 0)
+        turn = Turn() if last is None else Turn(last.number, delay >= 0, delay)
+        if text and (not layout.tokens or row.get(layout.tokens) is None):
+            split, (said, num_answered) = self._split(row), prompt_of(row, text)
+            if num_answered >= 0:  # messages repeat what was said before
+                turn = turn._replace(is_rest=False, known=len(self._tokens(said[:num_answered], split)))
+            tokens = self._tokens(said, split)
+            num_tokens = len(tokens)
+            is_added = self._note(tokens, num_tokens, 1, arrival, output, turn)
+        elif not layout.tokens:
+            raise row.wrong(layout.text[0], "a prompt, as text or messages")
+        else:
+            num_tokens = row.count(layout.tokens)
+            is_added = self._add_ids(row, arrival, turn, None, unit)
+        if layout.own_name:
+            name = _name(row.get(layout.own_name))
+        if name is None:
+            return
+        known = last or _Last(arrival, -1, 0, 0)
+        if is_added:
+            before = known.num_tokens if turn.is_rest else 0
+            known = _Last(arrival, self.drafts.num_added - 1, before + num_tokens + output, known.num_turns + 1)
+            if turn.is_rest and (known.num_tokens > MAX_PROMPT_TOKENS or known.num_turns > _MOST_TURNS):
+                raise self.place.fault(f"a session of over {MAX_PROMPT_TOKENS:,} tokens or {_MOST_TURNS:,} turns")
+        self.sessions[name] = known._replace(arrival=arrival)
 
-    def _arrival(self, row: Row, layout: Layout) -> tuple[float, int | None]:
-        """Return when a row arrives, in seconds, and the draft that it continues, if any."""
+    def _when(self, row: Row, last: _Last | None, in_session: bool) -> tuple[float, float]:
+        """Return when a row arrives, and how long after the answer before it, in seconds; -1: it does not wait."""
+        layout = self.layout
         name = next((name for name in layout.times if row.get(name) is not None), None)
-        session = row.get(layout.session) if layout.session else None
+        delay = 0.0
+        if layout.delay and row.get(layout.delay) is not None:
+            delay = row.time(layout.delay, layout.tick)
+            if delay < 0:
+                raise row.wrong(layout.delay, "a time of 0 or more")
         if name is not None:
-            arrival, before = row.time(name, layout.tick), None
+            arrival = row.time(name, layout.tick)
             self.num_late += arrival < self.latest
             self.latest = max(self.latest, arrival)
             if self.start is None:
                 self.start = arrival
-        elif session is not None:
-            arrival, before = self.sessions.get(str(session), (self.start or 0.0, None))
-            if layout.delay and row.get(layout.delay) is not None:
-                arrival += row.time(layout.delay, layout.tick)
+        elif in_session:
+            arrival = (self.start or 0.0 if last is None else last.arrival) + delay
         elif self.start is None:
-            arrival, before = self.arrival, None
+            arrival = self.arrival
         else:
             raise row.wrong(layout.times[0], "a time")
+        waits = last is not None and last.number >= 0 and (name is None or layout.waits)
+        if waits and last is not None:
+            arrival = max(arrival, last.arrival)
         self.arrival = arrival
-        return arrival, before
+        return arrival, delay if waits else -1.0
 
-    def _add_ids(self, row: Row, arrival: float, before: int | None, scope: str | None, unit: int) -> None:
+    def _split(self, row: Row) -> int:
+        """Return the number of what keeps a row's prefixes apart from others': 0 for the first of these."""
+        values = tuple(_name(row.get(name)) for name in self.layout.splits)
+        return self.splits.setdefault(values, len(self.splits))
+
+    def _add_ids(self, row: Row, arrival: float, turn: Turn, scope: Hashable, unit: int) -> bool:
         layout = self.layout
         num_tokens = row.count(layout.tokens)
+        output = next((row.count(name) for name in layout.output if row.get(name) is not None), 0)
         if not layout.ids or row.get(layout.ids) is None:
             self.num_nameless += num_tokens > 0
             contents, unit = array("i", (self.numbers.fresh(),)), MAX_PROMPT_TOKENS
         else:
             names = row.names(layout.ids)
             self._settle(num_tokens, len(names), unit)
-            contents = self.numbers.named(names, scope)
-        self._note(contents, num_tokens, unit, arrival, self._output(row), before)
+            split = self._split(row)
+            contents = self.numbers.named(names, (scope, split) if split else scope)
+        return self._note(contents, num_tokens, unit, arrival, output, turn)
 
     def _settle(self, num_tokens: int, num_ids: int, unit: int) -> None:
         """Keep only those units that explain the number of ids of this row, too."""
@@ -181,26 +229,35 @@ class _Reader:
             )
         self.units[unit] = left
 
-    def _tokens(self, text: list[str]) -> array[int]:
+    def _tokens(self, said: Sequence[str] | Sequence[int], split: int) -> array[int]:
+        scope: Hashable = ("token", split) if split else "token"
+        if said and isinstance(said[0], int):
+            return self.numbers.named(said, scope)
         if self.tokenizer is None:
             raise self.place.error(
                 f"a {self.layout.name} trace with text, not with lengths and ids",
                 "name a tokenizer with --tokenizer tokenizer.json (pip install tokenizers)",
             )
-        return self.numbers.named([token for each in text for token in self.tokenizer.tokens(each)], "token")
+        return self.numbers.named([token for each in said for token in self.tokenizer.tokens(str(each))], scope)
 
-    def _note(
-        self, contents: array[int], num_tokens: int, unit: int, arrival: float, output: int, before: int | None
-    ) -> None:
+    def _note(self, contents: array[int], num_tokens: int, unit: int, arrival: float, output: int, turn: Turn) -> bool:
+        """Keep a request; return whether it has a prompt."""
         if not num_tokens:
             self.num_empty += 1
-            return
-        self.drafts.add(contents, num_tokens, unit, arrival, output, before)
+            return False
+        self.num_ids += len(contents)
+        if num_tokens > MAX_PROMPT_TOKENS or self.num_ids > _MOST_IDS:
+            raise self.place.fault(f"prompts of over {MAX_PROMPT_TOKENS:,} tokens, or {_MOST_IDS:,} ids in one row")
+        self.drafts.add(contents, num_tokens, unit, arrival, output, turn)
+        self.num_waiting += turn.delay >= 0
         self.place.num_requests += not self.starts_at_once  # whose first requests are not those of the file
+        return True
 
-    def finish(self, limit: int | None) -> tuple[StoredRequests, tuple[str, ...], tuple[str, ...]]:
+    def finish(self, limit: int | None) -> tuple[StoredRequests, tuple[str | None, ...], tuple[str, ...]]:
         """Return the requests in the order of arrival, the label of each, and notes. To be called once."""
         total = self.drafts.num_added
+        if self.column is not None and not any(self.labels):
+            raise self.place.error(f"has no column {self.column!r}", "name another with --tenants, or a rule: dealt:N")
         order = self.drafts.finish({each: units[0] for each, units in self.units.items()}, self.numbers, limit)
         labels = tuple(self.labels[at] for at in order) if self.labels else ()
         return self.drafts, labels, tuple(self._notes(total))
@@ -215,8 +272,28 @@ class _Reader:
             )
         if self.num_empty:
             yield f"{self.num_empty:,} requests without a prompt are left out."
+        if self.num_waiting:
+            yield f"{self.num_waiting:,} of {total:,} requests, where they overlap, wait for the answer before them."
+        for at, name in enumerate(self.layout.splits):
+            if (count := len({values[at] for values in self.splits})) > 1:
+                yield f"'{name}' has {count:,} values: requests with other ones share no prefixes."
         if unit != (self.unit or self.layout.unit):
             yield f"Each id stands for {unit} tokens, by the number of ids; --unit sets it."
+
+
+def _name(value: object) -> str | None:
+    """Return a name as text; a field that is absent, null or an empty cell names nothing."""
+    return None if value is None or value == "" else str(value)
+
+
+def _within(row: Row, names: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows in a list of a row, with those of its fields that they lack, or the row if it has none."""
+    if not names or row.get(names[0]) is None:
+        yield row
+        return
+    outer = {name: value for name, value in row.fields.items() if name != names[0]}
+    for each in row.rows(names[0]):
+        yield from _within(Row(outer | each.fields, row.place), names[1:])
 
 
 def _num_ids(num_tokens: int, unit: Unit) -> int:

@@ -7,7 +7,8 @@ sends the whole conversation so far and a new user message; the model's answer t
     turn 2   system  user 1  answer 1  user 2
     turn 3   system  user 1  answer 1  user 2  answer 2  user 3
 
-Conversations start at random times and pause between turns, so that the turns of many of them interleave.
+Conversations start at random times and pause between turns, so that the turns of many of them interleave. A pause
+begins when the answer has come; where requests do not overlap, an answer takes no time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from array import array
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from random import Random
 
 from blockwright.errors import InvalidArgumentError
@@ -67,17 +68,19 @@ def generate_workload(options: WorkloadOptions | None = None, *, limit: int | No
     begin = 0.0
     for _ in range(options.conversations):
         begin += draw.exponential(options.think / options.turns)
-        requests += _conversation(options, draw, numbers, systems[draw.weighted(weights)], begin)
-    requests.sort(key=lambda request: request.arrival)
-    return Trace(f"generated (seed {options.seed})", "generated", tuple(requests[:limit]), time.perf_counter() - start)
+        requests += _conversation(options, draw, numbers, systems[draw.weighted(weights)], begin, len(requests))
+    order = sorted(range(len(requests)), key=lambda at: requests[at].arrival)
+    places = {at: place for place, at in enumerate(order)} | {-1: -1}
+    made = tuple(replace(requests[at], after=places[requests[at].after]) for at in order[:limit])
+    return Trace(f"generated (seed {options.seed})", "generated", made, time.perf_counter() - start)
 
 
 def _conversation(
-    options: WorkloadOptions, draw: _Draw, numbers: ContentNumbers, system: tuple[int, int], begin: float
+    options: WorkloadOptions, draw: _Draw, numbers: ContentNumbers, system: tuple[int, int], begin: float, first: int
 ) -> list[TraceRequest]:
     contents, lengths = array("i", system[:1]), array("i", system[1:])
     requests: list[TraceRequest] = []
-    arrival, num_tokens = begin, system[1]
+    arrival, pause, num_tokens = begin, 0.0, system[1]
     for _ in range(draw.geometric(options.turns)):
         user, answer = draw.length(options.user_tokens), draw.length(options.output_tokens)
         num_tokens += user
@@ -86,11 +89,13 @@ def _conversation(
         contents.append(numbers.fresh())
         lengths.append(user)
         said = numbers.fresh()
-        requests.append(TraceRequest(contents[:], lengths[:], arrival, answer, said))
+        after = first + len(requests) - 1 if requests else -1
+        requests.append(TraceRequest(contents[:], lengths[:], arrival, answer, said, after=after, delay=pause))
         contents.append(said)
         lengths.append(answer)
         num_tokens += answer
-        arrival += draw.exponential(options.think)
+        pause = draw.exponential(options.think)
+        arrival += pause
     return requests
 
 

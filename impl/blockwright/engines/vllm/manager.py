@@ -41,8 +41,11 @@ from blockwright.kinds import (
     SlidingWindowSpec,
 )
 
-_CROWD = 16
+_CROWD = 32
 """The states that requests take in one step, as they fill a block together, are at most such a part of the pool."""
+
+_USES = 8
+"""Of so many refusals in a row, one counts as a use of the hit."""
 
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "pcp_world_size": ((1,), "start vLLM with --prefill-context-parallel-size 1"),
@@ -540,6 +543,8 @@ class KVCacheManager:
                 reserved_blocks,
                 delay_cache_blocks,
             )
+            if blocks is None and new_computed_blocks is not None and self._has_states:
+                self._use(request._blockwright, new_computed_blocks)
         if delay_cache_blocks and num_new_tokens and blocks is not None:
             self._hold(request)
         if blocks is not None:
@@ -892,11 +897,26 @@ class KVCacheManager:
         if self._draft_states:
             return self._draft_states * (len(self._undrafted) + 1)
         size, count = self._state_sizes[0], len(self._running)
-        others = sum([(request._blockwright.written - stop) % size == 0 for request in self._running.values()])
+        others = 0
+        for request in self._running.values():  # what decodes within a block is not told of
+            after = max(request._blockwright.written, request.num_computed_tokens + 1)
+            others += (after - stop) % size == 0
         more = len(self._state_sizes) * (others + 1)
         # Of all steps in which it might fill its first block, half have no more than twice the average.
         is_crowded = others * size > 2 * count and more * _CROWD > self.block_pool.num_gpu_blocks
         return None if is_crowded else more
+
+    def _use(self, twin: Twin, hit: KVCacheBlocks) -> None:
+        """Count a hit as used, though its request is refused: while it waits, others would evict what it has found.
+
+        Nothing is pinned, so that what runs still goes first.
+        """
+        twin.refusals += 1
+        if twin.refusals % _USES == 1:
+            pool = self.core.block_pool
+            for ids in hit.ids:
+                pool.touch(ids)
+                pool.free_blocks(ids[::-1])
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
         """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next.

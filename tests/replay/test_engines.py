@@ -1,0 +1,182 @@
+"""Several engines share a trace out as their router says, and a sweep's answer names the least that is enough.
+
+How: two conversations whose engines are worked out by hand, for each router and for one that is written here; generated
+workloads, whose counts must add up and, on one engine, be those of a replay without a router; answers to results that
+are made up; the bytes of the blocks of models whose sizes are published.
+
+Not covered: the index of a router (tests/observe); times of a single engine (test_timed.py).
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blockwright.errors import InvalidArgumentError
+from blockwright.policies import Lru
+from blockwright.replay import Overlap, PoolResult, TimedResult, Trace, TraceRequest, WorkloadOptions, generate_workload
+from blockwright.replay.answer import answer
+from blockwright.replay.groups import block_bytes, layer_spec
+from blockwright.replay.keeping import Keeping
+from blockwright.replay.offloaded import OffloadOptions
+from blockwright.replay.pools import Way
+from blockwright.replay.simulate import replay, replay_ways
+
+FULL = layer_spec("full", 16)
+KEEPING = Keeping("lru", Lru)
+WORKLOAD = generate_workload(WorkloadOptions(conversations=40, turns=4, think=3, system_prompts=3, seed=3))
+
+
+def served(trace: Trace, way: Way, options: Overlap) -> PoolResult:
+    (pool,) = replay_ways(trace, [FULL], [way], check_every=20, overlap=options).pools
+    return replace(pool, seconds=0.0)
+
+
+def turn(number: int, *contents: int, after: int = -1, delay: float = 0.0) -> TraceRequest:
+    """A request of a second each for a block of its prompt and for its answer, a moment after the one before."""
+    return TraceRequest(
+        array("i", contents), array("i", [16] * len(contents)), number / 64, 17, after=after, delay=delay
+    )
+
+
+def test_a_turn_waits_for_its_answer_and_then_for_its_delay() -> None:
+    """Not in the open loop: there the second turn comes while the first one computes its prompt."""
+    trace = Trace("turns", "made", (turn(0, 1, 2), turn(1, 1, 2, 3, after=0, delay=5)), 0.0)
+    closed = served(trace, Way(20, KEEPING), Overlap(2, prefill_speed=16, decode_speed=16))
+    assert closed.timed is not None
+    assert (closed.timed.seconds, closed.hit_blocks) == (3 + 5 + 1 + 1, 2)
+    assert closed.timed.latency == (2, 3, 3, 3)
+    together = Trace("turns", "made", (trace.requests[0], replace(trace.requests[1], after=-1)), 0.0)
+    opened = served(together, Way(20, KEEPING), Overlap(2, prefill_speed=16, decode_speed=16))
+    assert opened.timed is not None
+    assert opened.timed.seconds == 4
+    # With a rate, first turns have it; a turn that must not come before its own time waits for that, too.
+    late = Trace("turns", "made", (trace.requests[0], replace(trace.requests[1], arrival=50.0)), 0.0)
+    for rate, seconds in ((None, 52), (1, 10)):
+        timed = served(late, Way(20, KEEPING), Overlap(2, 16, 16, arrivals=rate)).timed
+        assert timed is not None
+        assert timed.seconds == seconds
+    with pytest.raises(InvalidArgumentError, match="after: must be -1 or an earlier request than 0, not 0"):
+        served(Trace("turns", "made", (turn(0, 1, after=0),), 0.0), Way(20, KEEPING), Overlap(1))
+
+
+@pytest.mark.parametrize(
+    ("router", "hits"),
+    [
+        ("round", 0),  # every other one: each turn goes to where it was not before
+        ("prefix", 4),
+        ("cost", 4),
+        (f"{__name__}:to_the_second", 4),
+        ("load", 4),  # all are idle, so that turns are dealt out from their number on
+    ],
+)
+def test_routers_by_hand(router: str, hits: int) -> None:
+    """Two conversations of two turns, the second of which come long after the first, in the other order."""
+    first = [turn(0, 1, 2), turn(64, 5, 6)]
+    again = [turn(64 * 50, 5, 6, 7), turn(64 * 60, 1, 2, 3)]
+    trace = Trace("two", "made", (*first, *(again if router != "load" else again[::-1])), 0.0)
+    pool = served(trace, Way(40, KEEPING, engines=2, router=router), Overlap(4, 16, 16))
+    assert (pool.hit_blocks, pool.engines, pool.router) == (hits, 2, router)
+
+
+def to_the_second(seen: object) -> int:
+    """A router of a user: it deals out in no turn, as the engine of one request is that of all."""
+    return -int(getattr(seen, "requests", 0)) - int(getattr(seen, "hit", 0))
+
+
+def test_what_a_router_does_not_know_yet_it_does_not_follow() -> None:
+    """The turn comes ten seconds after the prompt was computed: with a longer delay of events it goes elsewhere."""
+    trace = Trace("one", "made", (turn(0, 1, 2), turn(64, 9), turn(64 * 13, 1, 2, 3), turn(64 * 13 + 1, 1, 2, 4)), 0.0)
+    for delay, hits in ((0.0, 4), (100.0, 2)):
+        way = Way(40, KEEPING, engines=2, router="prefix")
+        assert served(trace, way, Overlap(4, 16, 16, event_delay=delay)).hit_blocks == hits
+
+
+@pytest.mark.parametrize("host", [None, OffloadOptions(300, "evict")], ids=str)
+def test_engines_serve_all_and_one_is_a_replay(host: OffloadOptions | None) -> None:
+    options = Overlap(4, decode_speed=400, ttft=0.5)
+    (one,) = replay(WORKLOAD, FULL, [500], overlap=options, offload=host, check_every=20).pools
+    for router in ("round", "prefix"):
+        alone = served(WORKLOAD, Way(500, KEEPING, None, host, 1, router), options)
+        assert alone == replace(one, seconds=0.0, router=router)
+        pool = served(WORKLOAD, Way(500, KEEPING, None, host, 3, router), options)
+        assert pool.timed is not None
+        assert one.timed is not None
+        assert (pool.refused, pool.timed.output_tokens) == (0, one.timed.output_tokens)
+        assert pool.timed.first_token[2] <= one.timed.first_token[2]
+        assert pool.timed.goodput > one.timed.goodput
+        assert pool.peak_used <= 500
+    assert pool.hit_rate > one.hit_rate  # of three pools, to which conversations return
+    with pytest.raises(InvalidArgumentError, match="--router: expected round, load, prefix, cost or module:factory"):
+        served(WORKLOAD, Way(500, KEEPING, router="best"), options)
+    with pytest.raises(InvalidArgumentError, match="engines: several serve requests that overlap"):
+        replay_ways(WORKLOAD, [FULL], [Way(500, KEEPING, engines=2)])
+
+
+def result(engines: int, host: int, ttft: float, refused: int = 0, router: str = "round") -> PoolResult:
+    empty = served(Trace("t", "made", (turn(0, 1),), 0.0), Way(9, KEEPING, None, OffloadOptions(host)), Overlap(1))
+    timed = TimedResult(1.0, (0.0,) * 4, (0.1, 0.1, ttft, 9.0), 0, 0, 1.0, 1, (9.0,) * 4, 1.0)
+    return replace(empty, engines=engines, router=router, refused=refused, timed=timed)
+
+
+def test_the_answer_is_the_least_that_is_enough() -> None:
+    sizes = {("host", 64): "64GiB", ("host", 0): "0"}
+    swept = [result(n, host, 8 / n - host / 64) for n in (1, 2, 3, 4) for host in (0, 64)]
+    assert answer(swept, {"ttft": 2.0}, sizes) == (
+        "3 engines with 64GiB of host each keep P95 TTFT below 2 s; 2 do not."
+    )
+    assert answer(swept[-2:], {"ttft": 1.5}, {}) == (
+        "4 engines with 64 blocks of host each keep P95 TTFT below 1.5 s; with no host they do not."
+    )
+    assert answer(swept[2:4], {"ttft": 5.0}, sizes) == (
+        "2 engines with no host each keep P95 TTFT below 5 s; nothing smaller was tried."
+    )
+    assert answer(swept[-2:], {"ttft": 0.5, "latency": 9.5}, sizes).startswith("None of these keeps P95 TTFT below 0.5")
+    assert answer([result(1, 0, 1.0, refused=3)], {"ttft": 2.0}, sizes) == (
+        "None of these keeps P95 TTFT below 2 s; nearest is 1 engine: P95 TTFT 1.00 s, 3 refused."
+    )
+    routed = [result(1, 0, 3.0), result(2, 0, 2.5), result(2, 0, 1.0, router="prefix")]
+    assert answer(routed, {"ttft": 2.0}, {}) == ("2 engines behind 'prefix' keep P95 TTFT below 2 s; 1 does not.")
+
+
+LLAMA = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+
+
+@pytest.mark.parametrize(
+    ("config", "precision", "parallel", "size"),
+    [
+        (LLAMA, None, 1, 16 * 128 * 1024),  # 128 KiB a token, as published of Llama 3 8B
+        (LLAMA | {"torch_dtype": "float32"}, None, 1, 32 * 128 * 1024),
+        (LLAMA | {"torch_dtype": "float32"}, "fp8", 4, 2 * 128 * 1024),
+        (LLAMA, None, 16, 2 * 128 * 1024),  # a head is not shared out
+        ({"text_config": LLAMA | {"head_dim": 64}}, None, 1, 8 * 128 * 1024),
+        (LLAMA | {"kv_lora_rank": 512, "qk_rope_head_dim": 64}, None, 8, 16 * 576 * 2 * 32),
+        # Six groups of ten layers or fewer share the pool: a block has the ten layers of one.
+        (LLAMA | {"num_hidden_layers": 62, "sliding_window": 1024, "sliding_window_pattern": 6}, None, 1,
+         16 * 10 * 4096),
+    ],
+)  # fmt: skip
+def test_the_bytes_of_a_block(
+    tmp_path: Path, config: dict[str, object], precision: str | None, parallel: int, size: int
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert block_bytes(str(tmp_path), 16, precision, parallel) == size
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"num_hidden_layers": 2},
+        LLAMA | {"torch_dtype": "odd"},
+        LLAMA | {"full_attention_interval": 4},
+        LLAMA | {"head_dim": "x"},
+    ],
+)
+def test_a_model_that_does_not_say_its_bytes(tmp_path: Path, config: dict[str, object]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InvalidArgumentError, match=r"--memory: .* does not say the bytes of a block .*; give --blocks"):
+        block_bytes(str(tmp_path / "config.json"), 16, None, 1)
