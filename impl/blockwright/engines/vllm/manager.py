@@ -898,9 +898,10 @@ class KVCacheManager:
             return self._draft_states * (len(self._undrafted) + 1)
         size, count = self._state_sizes[0], len(self._running)
         others = 0
-        for request in self._running.values():  # what decodes within a block is not told of
-            after = max(request._blockwright.written, request.num_computed_tokens + 1)
-            others += (after - stop) % size == 0
+        for request in self._running.values():
+            if request.status == RequestStatus.RUNNING:  # a session that waits for its next turn stands still
+                after = max(request._blockwright.written, request.num_computed_tokens + 1)  # decoding is not told of
+                others += (after - stop) % size == 0
         more = len(self._state_sizes) * (others + 1)
         # Of all steps in which it might fill its first block, half have no more than twice the average.
         is_crowded = others * size > 2 * count and more * _CROWD > self.block_pool.num_gpu_blocks
