@@ -48,16 +48,21 @@ def choice_of(adapter: ManagerAdapter, state: State, reply: Reply, shown: Observ
 
 
 def taken_for(state: State, slot: int, hit: Tables, shown: Observation) -> list[int]:
-    """Return the blocks that a request may have been given since a state: for copies, new entries, states of drafts."""
+    """Return the blocks that a request may have been given since a state: for copies, new entries, states of drafts.
+
+    Where copies are shown, an entry that was replaced without one is loaded, and taken with the new ones of its group.
+    """
     request, groups = state.requests[slot], ((),) * len(state.config.groups)
     tables: Tables = shown.tables[slot] or groups
     before = request.tables if isinstance(request, Running) else hit
     heads: Tables = (request.hit.tables if isinstance(request, Waiting) and not hit else before) or groups
-    pairs = [pair for head, table in zip(heads, tables, strict=True) for pair in zip(head, table, strict=False)]
-    old = frozenset(block for head in heads for block in head)
-    copied = [target for _, source, target in (shown.copies or ())[len(state.copies) :] if source in old]
-    copied += [block for old, block in pairs if block != old]
-    new = [block for head, table in zip(heads, tables, strict=True) for block in table[len(head) :]]
+    pairs = list(zip(heads, tables, strict=True))
+    replaced = [[new for old, new in zip(head, table, strict=False) if new != old] for head, table in pairs]
+    copied = [block for each in replaced for block in each]
+    if shown.copies is not None:
+        near = frozenset(copied).union(*heads)
+        copied = [target for _, *both in shown.copies[len(state.copies) :] for target in both[1:] if near & {*both}]
+    new = [block for (head, table), each in zip(pairs, replaced, strict=True) for block in (*each, *table[len(head) :])]
     states = (shown.states or ())[slot : slot + 1]
     return [*copied, *new, *(block for each in states for group in each or () for block in group)]
 

@@ -180,6 +180,7 @@ def law_events_tell_all_that_decides(state: State, listener: Listener) -> bool:
     """
     return all(
         said.content[1] == (said.extra, said.content[1][1][: -len(said.tokens + said.ahead)] + said.tokens + said.ahead)
+        and len(said.ahead) == state.config.added.key_lookahead
         for _, said in reports(listener)
     )
 
