@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, Phase, Verbosity, note, seed, settings, target
 from hypothesis import strategies as st
+from hypothesis.errors import FlakyStrategyDefinition
 from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
@@ -463,7 +464,9 @@ def hunt(scope: Scope, factory: Any, seconds: float, first: int, database: Any =
         made = settings(SETTINGS, max_examples=examples, stateful_step_count=steps, **quiet)
         try:
             run_state_machine_as_test(seed(first + number)(machine), settings=made)
-        except OutOfTime:
+        except (OutOfTime, FlakyStrategyDefinition):  # a history that is not begun draws nothing, unlike the last time
+            if time.monotonic() < machine.until:
+                raise
             break
         except HistoryError as error:
             raise told_as_test(error, factory, machine.has_data) from None

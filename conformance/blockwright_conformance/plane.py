@@ -13,6 +13,7 @@ import torch
 
 from blockwright.device import copy_blocks
 from blockwright_spec.manager.state import NULL, Content, Running, State, Waiting, span
+from blockwright_spec.manager.table_laws import following
 from blockwright_spec.reads import Cross, Mamba, cut, needed, writes
 from blockwright_spec.worker.rows import Row
 
@@ -101,7 +102,8 @@ class Plane:
             group = self.config.groups[at]
             if not isinstance(group.kind, Mamba):
                 end = min(len(request.tables[at]) * group.block_size, self.config.max_model_len)
-                self.put(slot, at, request.computed, [GARBAGE] * (end - request.computed))
+                first = max(request.computed, request.settled)
+                self.put(slot, at, first, [GARBAGE] * (end - first))
 
     def fill(self, slot: int, request: Running, start: int, stop: int, states: bool = True) -> None:
         """Write the tokens of a request from one to another; of recurrent layers the state that a step leaves."""
@@ -148,7 +150,9 @@ class Plane:
                 group, size = self.config.groups[at], self.sizes[at]
                 if isinstance(group.kind, Mamba):
                     continue
-                for place in needed(group.kind, request.computed):
+                for place in needed(group.kind, following(state, request)):
+                    if place >= request.computed:
+                        break
                     where = self.worker.slots(slot, at, place, place + 1)[0]
                     if memory[where // size][where % size] != self.number((at, cut(request.prefix, place + 1))):
                         yield f"{slot}, group {at}: slot {where} does not hold position {place} as it is read"
