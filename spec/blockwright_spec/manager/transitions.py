@@ -189,7 +189,7 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
     done = max(settled, request.settled)  # a load that is under way was trimmed for what it will have settled
-    added = replace(request.added, checkpoint=kept_inside(state.config, request, settled))
+    added = replace(request.added, checkpoint=kept_inside(state.config, request, settled), begun=0)
     kept = replace(request, tables=tables, trimmed=max(end, request.trimmed), settled=done, added=added)
     ending = leaving(state.config, request.tables, gone, request.added.wants)
     return Done(requeued(believed(state, slot, kept), order, ending), nulled=gone)
