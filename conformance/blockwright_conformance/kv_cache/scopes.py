@@ -177,9 +177,16 @@ def large_of(part: dict[str, Any], names: str, theme: str, blocks: int, own: dic
     return of_row(names, theme, blocks, part["longest"], words, part["options"], given)
 
 
+def by_night(row: list[Any]) -> Any:
+    """Return whether only long runs visit the scope of a row, or with how many blocks and tokens they do."""
+    return row[5].get("nightly") if row[5:] else None
+
+
 ROWS: list[list[Any]] = FILE["scopes"]["every"]
-EVERY = tuple([of_row(*row) for row in ROWS])
-PR = tuple([each for each, row in zip(EVERY, ROWS, strict=True) if row[5:] == [] or "nightly" not in row[5]])
+EVERY = tuple(
+    [of_row(*row[:2], *(by_night(row) if isinstance(by_night(row), list) else row[2:4]), *row[4:]) for row in ROWS]
+)
+PR = tuple([of_row(*row) for row in ROWS if by_night(row) is not True])
 PROFILES: dict[str, tuple[Scope, ...]] = {
     "quick": tuple(filter(is_quick, PR)),
     "pr": PR,
