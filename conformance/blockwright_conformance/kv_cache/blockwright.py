@@ -406,9 +406,14 @@ class BlockwrightAdapter:
             self.requests[child], self.prefixes[child] = parent.fork(child), prefix
         elif child not in self.requests:
             self.send(child, prefix)
-        twin = self.owned(child)
-        twin.num_computed_tokens = self.counts[name] = self.counts[child] = computed
-        blocks = self.manager.fork(parent, twin)
+        before, twin = self.requests[child], self.owned(child)
+        twin.num_computed_tokens = self.counts[name] = computed
+        try:
+            blocks = self.manager.fork(parent, twin)
+        except self.errors:
+            self.requests[child] = before  # a child that runs goes on as it was
+            raise
+        self.counts[child] = computed
         if blocks is not None and blocks.get_block_ids() != self.manager.get_block_ids(child):
             raise AssertionError(f"FORK-1: {child!r} was told of {blocks}, and holds {self.manager.get_blocks(child)}")
         if blocks is not None and self.account is not None:

@@ -27,7 +27,6 @@ from .state import (
     certain,
     held_tables,
     owned,
-    recurrent,
     runs_ahead,
     span,
 )
@@ -164,8 +163,9 @@ def shortened(config: Config, start: Running, tables: tuple[Table, ...]) -> Runn
     """Return a request with trimmed tables; of a state inside that is published or given up, nothing more is noted."""
     trimmed = max(start.trimmed, trim_end(config, start, start.settled))
     inside = kept_inside(config, start, start.settled)
-    added = replace(start.added, checkpoint=inside, begun=trimmed if recurrent(config) else 0)
-    return replace(start, tables=tables, trimmed=trimmed, added=added)
+    return replace(
+        start, tables=tables, trimmed=trimmed, added=replace(start.added, checkpoint=inside, is_inside=False)
+    )
 
 
 def blocks_at(tables: tuple[Table, ...], entries: tuple[int | None, ...]) -> tuple[tuple[int, int], ...]:

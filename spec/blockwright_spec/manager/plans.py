@@ -42,6 +42,16 @@ def trimmed_tables(config: Config, tables: tuple[Table, ...], settled: int) -> t
     return tuple(trimmed(config, group, table, settled) for group, table in zip(config.groups, tables, strict=True))
 
 
+def stands(config: Config, tables: tuple[Table, ...], count: int) -> bool:
+    """Return whether each recurrent layer holds a state after so many tokens, as it does not inside a jump."""
+    return not any(
+        isinstance(group.kind, Mamba) and table[(count - 1) // size : (count - 1) // size + 1] == (NULL,)
+        for group, table in zip(config.groups, tables, strict=True)
+        for size in (span(config, group),)
+        if count
+    )
+
+
 def nulled(before: tuple[Table, ...], after: tuple[Table, ...]) -> tuple[tuple[int, ...], ...]:
     """Return, per group, the entries that held a block and hold none now."""
     return tuple(
