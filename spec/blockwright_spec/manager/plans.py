@@ -44,12 +44,10 @@ def trimmed_tables(config: Config, tables: tuple[Table, ...], settled: int) -> t
 
 def stands(config: Config, tables: tuple[Table, ...], count: int) -> bool:
     """Return whether each recurrent layer holds a state after so many tokens, as it does not inside a jump."""
-    return not any(
-        isinstance(group.kind, Mamba) and table[(count - 1) // size : (count - 1) // size + 1] == (NULL,)
-        for group, table in zip(config.groups, tables, strict=True)
-        for size in (span(config, group),)
-        if count
-    )
+    pairs = [
+        (group, table) for group, table in zip(config.groups, tables, strict=True) if isinstance(group.kind, Mamba)
+    ]
+    return not any(table[: 1 + (count - 1) // span(config, each)][-1:] == (NULL,) for each, table in pairs if count)
 
 
 def nulled(before: tuple[Table, ...], after: tuple[Table, ...]) -> tuple[tuple[int, ...], ...]:
