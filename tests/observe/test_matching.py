@@ -105,7 +105,7 @@ class Engine:
         tokens = [random.randrange(3)] * random.randrange(30) + [
             random.randrange(2) for _ in range(random.randrange(1, 9))
         ]
-        return tokens + [9] * random.randrange(20)
+        return tokens + [random.choice([9, 9 + (1 << 40)])] * random.randrange(20)
 
     def owner(self) -> dict[str, Any]:
         return self.random.choice(

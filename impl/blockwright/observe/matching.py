@@ -11,13 +11,17 @@ import struct
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from math import lcm
+from operator import index
 
 from blockwright.errors import InvalidArgumentError
-from blockwright.events import BlockHash, CacheLayout, GroupLayout
+from blockwright.events import WIDE, BlockHash, CacheLayout, GroupLayout
 from blockwright.observe.known_blocks import KnownBlocks, Own, rest_of
 
 Item = tuple[str, int, int]
 """A multimodal item of a prompt: identifier, offset, length."""
+
+_MOST = (1 << 31) - 1
+"""The largest id that events have among their tokens: wider ones are items (`events.WIDE`)."""
 
 _FIRST = 128
 """Tokens that are packed at first: most prompts are unknown to most engines."""
@@ -33,6 +37,17 @@ class Prompt:
         self._items = sorted(items, key=lambda item: (item[1], item[0]))
         self.is_bare = adapter is None and not self._items
         self._packed = b""
+
+    def narrowed(self) -> Prompt | None:
+        """Return the prompt as a request has it whose token ids are wide: each is an item; None if none is wide."""
+        try:
+            ids = list(map(index, self._token_ids))
+        except TypeError:
+            return None
+        wide = [(f"{WIDE}{token}", at, 1) for at, token in enumerate(ids) if token > _MOST]
+        if not wide or min(ids) < 0 or max(ids) >= 1 << 62:
+            return None
+        return Prompt([token & _MOST for token in ids], self._adapter, self.salt, [*self._items, *wide])
 
     def pack_to(self, stop: int) -> bytes:
         """Return the tokens as events have them, as far as a position at least, within the prompt."""
@@ -65,7 +80,7 @@ def _packed(token_ids: Sequence[int], start: int) -> bytes:
         return struct.pack(f"<{len(token_ids)}i", *token_ids)
     except struct.error as error:
         raise InvalidArgumentError(
-            f"token_ids: must be integers within 0..2147483647 ({error}, in {start}..{start + len(token_ids) - 1})"
+            f"token_ids: must be integers within 0..{(1 << 62) - 1} ({error}, in {start}..{start + len(token_ids) - 1})"
         ) from None
 
 

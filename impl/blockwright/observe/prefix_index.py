@@ -148,15 +148,29 @@ class PrefixIndex:
         self._go_on()
         media = (medium,) if isinstance(medium, str) else tuple(medium)
         prompt = Prompt(token_ids, lora_name if lora_name is not None else lora_id, cache_salt, mm_items)
-        most, longest = max(0, prompt.length - leave), 0
-        for known in self._of(rank):
-            layout = self._layout or known.layout or _layout_of(known, media)
-            if group_id is not None or block_size is not None or layout is None:
-                found = longest_row(known, prompt, group_id or 0, media, block_size, most)
-            else:
-                found = longest_hit(known, prompt, layout, media, most)
-            longest = max(longest, found)
-        return longest
+        most = max(0, prompt.length - leave)
+
+        def longest(prompt: Prompt) -> int:
+            return max(
+                [self._found(each, prompt, media, group_id, block_size, most) for each in self._of(rank)], default=0
+            )
+
+        try:
+            return longest(prompt)
+        except InvalidArgumentError:
+            narrowed = prompt.narrowed()
+            if narrowed is None:
+                raise
+        return longest(narrowed)
+
+    def _found(
+        self, known: KnownBlocks, prompt: Prompt, media: tuple[str, ...], group: int | None, size: int | None, most: int
+    ) -> int:
+        """Return how much of a prompt would be hit by what is known of one rank."""
+        layout = self._layout or known.layout or _layout_of(known, media)
+        if group is not None or size is not None or layout is None:
+            return longest_row(known, prompt, group or 0, media, size, most)
+        return longest_hit(known, prompt, layout, media, most)
 
 
 def _layout_of(known: KnownBlocks, media: Sequence[str]) -> CacheLayout | None:
