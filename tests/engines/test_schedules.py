@@ -153,11 +153,12 @@ def test_what_was_scheduled_and_never_ran_is_not_found(models_folder: Path) -> N
     manager.core.check({})
 
 
-def test_samples_of_one_prompt_run_together(models_folder: Path) -> None:
+@pytest.mark.parametrize(("size", "blocks"), [(256, 63), (16, 126)])
+def test_samples_of_one_prompt_run_together(size: int, blocks: int, models_folder: Path) -> None:
     """None waits for another to end, though all would fill a block in one step if they began together."""
     from tests.engines import stub
 
-    kinds, steps, size, blocks = [stub.full(256), *[stub.state(256)] * 3], list[int](), 256, 63
+    kinds, steps = [stub.full(size), *[stub.state(size)] * 3], list[int]()
     prompt = list(range(3, 793))
     for ours in (False, True):
         made = stub.scheduler(models_folder, ours, kinds, blocks, max_num_batched_tokens=2048)  # a prompt in a step

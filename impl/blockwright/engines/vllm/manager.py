@@ -44,9 +44,6 @@ from blockwright.kinds import (
 _CROWD = 32
 """The states that requests take in one step, as they fill a block together, are at most such a part of the pool."""
 
-_USES = 8
-"""Of so many refusals in a row, one counts as a use of the hit."""
-
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "pcp_world_size": ((1,), "start vLLM with --prefill-context-parallel-size 1"),
     "enable_mamba_shared_prefix_checkpoint": ((False, True), "start vLLM without it"),
@@ -544,7 +541,7 @@ class KVCacheManager:
                 delay_cache_blocks,
             )
             if blocks is None and new_computed_blocks is not None and self._has_states:
-                self._use(request._blockwright, new_computed_blocks)
+                self._use(new_computed_blocks)
         if delay_cache_blocks and num_new_tokens and blocks is not None:
             self._hold(request)
         if blocks is not None:
@@ -845,11 +842,10 @@ class KVCacheManager:
             return None
         own.num_computed_tokens = 0
         twin.learn(request, request.num_tokens)
-        if self._has_states and self._running:
-            more = self._next_states(stop)
-            if more is None:
-                return None
-            reserve += more
+        if self._draft_states:  # each request takes blocks for them as it begins to decode
+            reserve += self._draft_states * (len(self._undrafted) + 1) * bool(self._running)
+        elif self._has_states and self._running and self._is_crowded(stop):
+            return None
         inside = self._inside(request, length + external, stop) if new else 0
         if external and (not new or self._trims):
             blocks = self._admit_load(own, new, length, hit, ahead, external, is_whole, reserve, inside)
@@ -887,37 +883,30 @@ class KVCacheManager:
         self._tell(request, twin.published)
         return blocks
 
-    def _next_states(self, stop: int) -> int | None:
-        """Return how many blocks stay free for states as a request joins others with `stop` tokens; None: not now.
+    def _is_crowded(self, stop: int) -> bool:
+        """Return whether too many requests would fill a block with one that joins them with `stop` tokens.
 
-        With drafts, each request takes blocks for their states as it begins to decode. Without, a request that has
-        filled a block holds two states in each group for a step. Requests of one prompt that begin together would do
-        so together for good, so a newcomer waits for another step while too many would fill a block when it does.
+        As it fills a block, a request holds two states in each group for a step. Requests of one prompt that begin
+        together would do so together for good, so a newcomer waits for another step.
         """
-        if self._draft_states:
-            return self._draft_states * (len(self._undrafted) + 1)
-        size, count = self._state_sizes[0], len(self._running)
-        others = 0
+        size, others = self._state_sizes[0], 0
         for request in self._running.values():
             if request.status == RequestStatus.RUNNING:  # a session that waits for its next turn stands still
                 after = max(request._blockwright.written, request.num_computed_tokens + 1)  # decoding is not told of
                 others += (after - stop) % size == 0
-        more = len(self._state_sizes) * (others + 1)
+        states = len(self._state_sizes) * (others + 1)
         # Of all steps in which it might fill its first block, half have no more than twice the average.
-        is_crowded = others * size > 2 * count and more * _CROWD > self.block_pool.num_gpu_blocks
-        return None if is_crowded else more
+        return others * size > 2 * len(self._running) and states * _CROWD > self.block_pool.num_gpu_blocks
 
-    def _use(self, twin: Twin, hit: KVCacheBlocks) -> None:
+    def _use(self, hit: KVCacheBlocks) -> None:
         """Count a hit as used, though its request is refused: while it waits, others would evict what it has found.
 
         Nothing is pinned, so that what runs still goes first.
         """
-        twin.refusals += 1
-        if twin.refusals % _USES == 1:
-            pool = self.core.block_pool
-            for ids in hit.ids:
-                pool.touch(ids)
-                pool.free_blocks(ids[::-1])
+        pool = self.core.block_pool
+        for ids in hit.ids:
+            pool.touch(ids)
+            pool.free_blocks(ids[::-1])
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
         """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next.

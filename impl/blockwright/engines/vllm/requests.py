@@ -44,12 +44,11 @@ class Twin:
         heard: of a session, tokens that were known when its last step was given slots, or was said to be computed. What
             comes after them may be dropped with the next turn, so nothing is learned of it, trimmed by it or published.
         stop: of a session, where that step ends.
-        refusals: times in a row that it was refused with a hit; the one count here that is not of tokens.
     """
 
     __slots__ = (
         "certain", "cover", "due", "early", "end", "fill", "heard", "is_exact", "is_session", "junction", "loading",
-        "lookahead", "noted", "num_prompt", "offered", "published", "refusals", "request", "stop", "table",
+        "lookahead", "noted", "num_prompt", "offered", "published", "request", "stop", "table",
         "takes_whole", "trim", "written",
     )  # fmt: skip
 
@@ -76,7 +75,7 @@ class Twin:
         self.table = self.fill = NEVER
         self.trim = FOR_EVER
         self.is_exact = self.takes_whole = False
-        self.end = self.early = self.junction = self.stop = self.refusals = 0
+        self.end = self.early = self.junction = self.stop = 0
         self.heard = FOR_EVER
         self.cover = self.written = self.certain = self.due = self.published = self.noted = 0
         self.loading: tuple[int, int] | None = None
