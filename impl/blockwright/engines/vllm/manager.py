@@ -842,8 +842,8 @@ class KVCacheManager:
             return None
         own.num_computed_tokens = 0
         twin.learn(request, request.num_tokens)
-        if self._draft_states:  # each request takes blocks for them as it begins to decode
-            reserve += self._draft_states * (len(self._undrafted) + 1) * bool(self._running)
+        if self._draft_states and self._running:  # each request takes blocks for them as it begins to decode
+            reserve += self._draft_states * (len(self._undrafted) + 1)
         elif self._has_states and self._running and self._is_crowded(stop):
             return None
         inside = self._inside(request, length + external, stop) if new else 0
@@ -884,7 +884,7 @@ class KVCacheManager:
         return blocks
 
     def _is_crowded(self, stop: int) -> bool:
-        """Return whether too many requests would fill a block with one that joins them with `stop` tokens.
+        """Return whether a newcomer with `stop` tokens would fill its blocks in the same steps as too many others.
 
         As it fills a block, a request holds two states in each group for a step. Requests of one prompt that begin
         together would do so together for good, so a newcomer waits for another step.
