@@ -179,7 +179,7 @@ conform: build
 	@mkdir -p build
 	$(if $(EXPLORER),$(RUN)/python -m blockwright_lab.explorer $(EXPLORER))
 	$(RUN)/blockwright conform --profile $(PROFILE) $(if $(EXPLORER),--explorer $(EXPLORER)) --json build/conform-compiled.json $(CONFORM_ARGS)
-	$(PURE) $(RUN)/blockwright conform --profile $(PURE_PROFILE) $(GATES_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
+	$(PURE) $(RUN)/blockwright conform --profile $(PURE_PROFILE) $(if $(filter pr,$(PROFILE)),$(if $(EXPLORER),--explorer $(EXPLORER))) $(GATES_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)
 endif
 

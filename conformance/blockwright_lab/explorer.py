@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,23 @@ def compile_into(folder: Path) -> None:
     """Copy both packages into a folder and compile; if that fails, the compiler has printed why (`SystemExit`)."""
     from mypyc.build import mypycify
     from setuptools import Distribution
+    from setuptools.command.build_ext import build_ext
+
+    class BuildExt(build_ext):
+        """Compiles the files of an extension at the same time: nearly all of them are of one."""
+
+        def build_extension(self, ext: Any) -> None:
+            one = self.compiler.compile
+
+            def compile_each(sources: list[str], **options: Any) -> list[str]:
+                with ThreadPoolExecutor(os.cpu_count()) as pool:
+                    return [made for (made,) in pool.map(lambda source: one([source], **options), sources)]
+
+            self.compiler.compile = compile_each
+            try:
+                super().build_extension(ext)
+            finally:
+                self.compiler.compile = one
 
     sources = digests()
     shutil.rmtree(folder, ignore_errors=True)
@@ -90,8 +108,8 @@ def compile_into(folder: Path) -> None:
         except SystemExit:
             print(said.getvalue())
             raise
-        command: Any = Distribution({"name": "explorer", "ext_modules": extensions}).get_command_obj("build_ext")
-        command.inplace, command.parallel = True, os.cpu_count()
+        command: Any = BuildExt(Distribution({"name": "explorer", "ext_modules": extensions}))
+        command.inplace = True
         command.ensure_finalized()
         command.run()
         shutil.rmtree("build", ignore_errors=True)
