@@ -22,7 +22,7 @@ from blockwright.core.pool.order.retained import FOR_GOOD, RetentionOrder, check
 from blockwright.core.pool.store import BlockStore, join
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
 from blockwright.events import CacheLayout, KVCacheEvent
-from blockwright.exclusions import HINTS, POLICY, UNIT, refuse_exclusions
+from blockwright.exclusions import HINTS, ORDER, UNIT, refuse_exclusions
 
 MAX_BLOCKS = 2**30
 
@@ -138,18 +138,19 @@ class BlockPool(BlockStore):
         self._order = RetentionOrder(self._count, shares, self._guard)
 
     def _set_policy(self, policy: EvictionPolicy) -> None:
-        """Have a policy choose what goes, in a pool that nothing has been taken from. O(num_blocks).
-
-        Raises:
-            InvalidArgumentError: it has no method `choose`.
-        """
+        """Have an order of the engine's choose what goes, in a pool that nothing has been taken from. O(num_blocks)."""
         self._order = ChosenOrder(self._count, policy)
 
     @property
-    def eviction_policy(self) -> EvictionPolicy | None:
-        """The policy that chooses the blocks to evict, or None if the pool does."""
+    def eviction_order(self) -> EvictionPolicy | None:
+        """The engine's order, which chooses the blocks to evict, or None if the pool does."""
         order = self._order
         return order.policy if isinstance(order, ChosenOrder) else None
+
+    @property
+    def eviction_policy(self) -> EvictionPolicy | None:
+        """The earlier name of `eviction_order`."""
+        return self.eviction_order
 
     @property
     def now(self) -> float:
@@ -161,7 +162,7 @@ class BlockPool(BlockStore):
         """Return the order of candidates by hints, made now if there is none. O(num_blocks) once.
 
         Raises:
-            UnsupportedError: candidates go by another policy, which knows no hints.
+            UnsupportedError: candidates go by another order, which knows no hints.
         """
         order = self._order
         if isinstance(order, RetentionOrder):
@@ -170,7 +171,7 @@ class BlockPool(BlockStore):
         if self._tails is not None:
             refuse_exclusions({UNIT: True, HINTS: True})
         if order is not None:
-            refuse_exclusions({POLICY: True, HINTS: True})
+            refuse_exclusions({ORDER: True, HINTS: True})
         self.require_whole()
         made = RetentionOrder(self._count, {}, self._guard)
         blocks = self.free_block_ids()

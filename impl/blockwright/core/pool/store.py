@@ -13,7 +13,7 @@ A block with several holders is copied when one of them is to write: the writer 
 copy stay held until the engine has taken it.
 
 Eviction candidates are evicted in the order of their release (a queue), unless there is a `CandidateOrder`: by access
-(`AccessOrder`), by hints of the engine (`RetentionOrder`), or by an engine's policy (`ChosenOrder`). The queue then
+(`AccessOrder`), by hints of the engine (`RetentionOrder`), or by one that the engine brings (`ChosenOrder`). The queue then
 holds only blocks without content.
 
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
@@ -387,6 +387,12 @@ class BlockStore:
             self._num_free -= 1
             rows[4 * block + LINK] = -1
         join(rows, front, behind)
+
+    def _adopt(self, ids: vec[i32]) -> None:
+        """Hold the non-null blocks of a hit for a request, and tell the order of it. law: REF-1, ORDER-2."""
+        self._touch_entries(ids)
+        if self._order is not None:
+            self._order.hit(ids, self._index)
 
     def _release(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give up one holder of each non-null entry in a range of a table, last entry first. law: REF-1, QUEUE-1."""
