@@ -103,6 +103,7 @@ class PolicyManagers:
     def __init__(self, policy: Callable[[], object]) -> None:
         self.policy, self.asked = policy, Counter[str]()
         self.chooses = chooser(policy()) is not None
+        self.scopes = [each for each in POLICIES if self.chooses or ": orders" not in each.name]
 
     def __call__(self, config: Config) -> PolicyAdapter:
         return PolicyAdapter(config, Watched(self.policy(), self.asked))
@@ -129,12 +130,10 @@ class PolicyManagers:
 
 def tasks(profile: Profile) -> list[tuple[str, str]]:
     """Return the requested policies, each with each scope, by name: each process makes its own scopes."""
-    known = ORDERS if profile.name == "quick" else NAMED
+    known, theme = (ORDERS, ": orders") if profile.name == "quick" else (NAMED, "")
     names = [profile.policy] if profile.policy else list(known)
-    theme = ": orders" if profile.name == "quick" else ""
-    scopes = [each.name for each in POLICIES if profile.scope in each.name and theme in each.name]
-    choose = [name for name in names if chooser(policy_named(name)()) is not None]
-    return [(name, scope) for name in names for scope in scopes if name in choose or ": orders" not in scope]
+    pairs = [(name, each.name) for name in names for each in PolicyManagers(policy_named(name)).scopes]
+    return [(name, scope) for name, scope in pairs if profile.scope in scope and theme in scope]
 
 
 def size(profile: Profile) -> int:

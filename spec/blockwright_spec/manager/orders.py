@@ -13,7 +13,7 @@ was admitted on is none, nor is a fork, nor what is held from outside: a connect
 from typing import NamedTuple
 
 from .outcomes import Done
-from .state import State, Table, key
+from .state import NULL, State, Table, key
 
 
 class Told(NamedTuple):
@@ -34,4 +34,4 @@ def law_order_knows_candidates(state: State, told: Told) -> bool:
 
 def law_order_hears_of_hits(happened: tuple[Done, ...], told: Told) -> bool:
     """ORDER-2: an order hears of each block that a newcomer adopts from its lookup, once, and of no other hit."""
-    return told.hits == sum((done.hits for done in happened), ())
+    return told.hits == tuple(block for done in happened for block in done.hits if block != NULL)

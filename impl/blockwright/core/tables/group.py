@@ -645,7 +645,7 @@ class GroupTables:
         self.block_pool._adopt(ids)
 
     def share(self, ids: vec[i32]) -> None:
-        """Hold the blocks of another request's table as well; takes no memory. O(entries). law: REF-1, FORK-1."""
+        """Hold the blocks of another request's table as well; takes no memory. O(entries). law: REF-1."""
         self.block_pool._touch_entries(ids)
 
     def release(self, table: GroupTable) -> None:
