@@ -15,7 +15,6 @@ class Exclusion(NamedTuple):
 
 
 UNIT, ORDER, HINTS = "prefix_match_unit", "eviction_order", "retain and release_prefix"
-WHOLE = "a part of a block has no place of its own in the order of eviction"
 
 EXCLUSIONS = (
     Exclusion("publish_on_settlement", "overlap_steps=False", "without steps in flight there is nothing to settle"),
@@ -28,9 +27,6 @@ EXCLUSIONS = (
     Exclusion(UNIT, "use_eagle", "what a draft head gives up is a whole block; `key_lookahead` serves it without"),
     Exclusion(UNIT, "verify_tokens", "the tokens that are compared are those of whole blocks"),
     Exclusion(UNIT, "explain_evictions", "the losses that are remembered are those of whole blocks"),
-    Exclusion(UNIT, "shares", WHOLE),
-    Exclusion(UNIT, "hint_guard", WHOLE),
-    Exclusion(UNIT, HINTS, WHOLE),
     Exclusion(ORDER, "enable_caching=False", "nothing is cached that it could choose from"),
     Exclusion(ORDER, "shares", "the order alone chooses"),
     Exclusion(ORDER, "hint_guard", "the order alone chooses"),

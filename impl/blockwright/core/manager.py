@@ -190,8 +190,8 @@ class KVCacheManager:
             prefix_match_unit: tokens that divide every block: hits may end inside a block, at their multiples. A
                 request that hits part of a block which others read gets that part as a copy: run those of
                 `take_copies` before each step, and call `new_step_starts` at its beginning. None: hits end with whole
-                blocks. Without the options that know whole blocks only: `use_eagle`, `verify_tokens`,
-                `explain_evictions`, shares and hints.
+                blocks. Without the options that know whole blocks only: `use_eagle`, `verify_tokens` and
+                `explain_evictions`.
 
         Complexity: O(num_blocks + shares).
 
