@@ -1,7 +1,7 @@
 """The gate of policies: the choices of any policy are legal, and no content of the pool is lost by them.
 
-A policy has the form that ``blockwright replay --policy`` takes: an order that chooses the victim (`choose`), or one that
-gives hints when requests end (`ending`, here of hits of no tokens at time 0). Blockwright's manager asks it in every
+A policy has the form that ``blockwright replay --policy`` takes: it is an order that chooses the victim (`choose`), or
+it gives hints when requests end (`ending`, here of hits of no tokens at time 0). Blockwright's manager asks it in every
 reachable state of some scopes, and in longer histories, at random, of a larger one; the specification follows its
 choices, and laws judge them, and what an order was told: POLICY-1 to 3, ORDER-1 and 2, beside all others. Its answers
 must depend on its calls alone: each state goes on from a copy of the policy that first led there.

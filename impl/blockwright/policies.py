@@ -1,9 +1,9 @@
 """Policies of what to keep, by name: those that `blockwright replay` compares and the gate `policies` judges.
 
 A policy has one of two methods, or both. `choose` is that of `blockwright.EvictionOrder`: given the candidates, it
-returns the one to evict. Each module of `blockwright.orders` is such a policy. `ending` is called with each request before it ends, and calls the manager (`retain`,
-`release_prefix`), so that the manager's laws hold whatever it does. To use another policy, name its factory: ``--policy
-module:factory``, which is called without arguments.
+returns the one to evict; each module of `blockwright.orders` is such a policy. `ending` is called with each request
+before it ends, and calls the manager (`retain`, `release_prefix`), so that the manager's laws hold whatever it does. To
+use another policy, name its factory: ``--policy module:factory``, which is called without arguments.
 """
 
 from __future__ import annotations
@@ -126,7 +126,6 @@ def order_named(name: str) -> EvictionPolicy | None:
     if order is not None and not callable(getattr(order, "choose", None)):
         raise InvalidArgumentError(f"eviction_order: {name!r} must make an object with choose, not {order!r}")
     return order  # type: ignore[no-any-return]
-
 
 
 def policy_named(name: str) -> Callable[[], Policy]:

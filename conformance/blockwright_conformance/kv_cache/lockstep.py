@@ -52,7 +52,8 @@ def choice_of(adapter: ManagerAdapter, state: State, reply: Reply, shown: Observ
 def taken_for(state: State, slot: int, hit: Tables | None, shown: Observation) -> list[int]:
     """Return the blocks that a request may have been given since a state: for copies, new entries, states of drafts.
 
-    Without a hit of the action's own, the one that the request waits with was adopted. Where copies are shown, an entry that was replaced without one is loaded, and taken with the new ones of its group.
+    Without a hit of the action's own, the one that the request waits with was adopted. Where copies are shown, an entry
+    that was replaced without one is loaded, and taken with the new ones of its group.
     """
     request, groups = state.requests[slot], ((),) * len(state.config.groups)
     tables: Tables = shown.tables[slot] or groups

@@ -1,1 +1,1 @@
-"""Orders of eviction: each module is one, a class `Order`, which `KVCacheManager(eviction_order=...)` takes by its name."""
+"""Orders of eviction, each a module with a class `Order`: `KVCacheManager(eviction_order=...)` takes it by its name."""

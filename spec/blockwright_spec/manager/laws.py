@@ -120,7 +120,7 @@ METRIC_LAWS = (
 
 ORDER_LAWS = (
     listed(orders.law_order_knows_candidates, "SGLang #27539: a policy that lost blocks; known bug E292"),
-    listed(orders.law_order_hears_of_hits, "SGLang evict_policy.LFUStrategy: hits of nodes; known bugs E290, E291, E293"),
+    listed(orders.law_order_hears_of_hits, "SGLang LFUStrategy: hits of nodes; known bugs E290, E291, E293"),
 )
 """The laws of what an order of eviction is told: of a state, and of the steps of a call."""
 

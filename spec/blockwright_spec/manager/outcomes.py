@@ -107,8 +107,8 @@ class Done:
     were forgotten, which are all if `forgot_all`; `outgrown` are the blocks with a published state that is written
     over, of which `saved` were copied; `cut_off` are those of its hit that a newcomer writes over though more of them
     was found; `kept` are the tokens that had run of a request that ended before its last step had, and `given_up` what
-    was found of the others until then, each with its block; `hits` are the entries that a newcomer adopts from its lookup, group
-    by group.
+    was found of the others until then, each with its block; `hits` are the entries of its lookup that a newcomer
+    adopts, group by group.
     """
 
     state: State

@@ -13,8 +13,8 @@ A block with several holders is copied when one of them is to write: the writer 
 copy stay held until the engine has taken it.
 
 Eviction candidates are evicted in the order of their release (a queue), unless there is a `CandidateOrder`: by access
-(`AccessOrder`), by hints of the engine (`RetentionOrder`), or by one that the engine brings (`ChosenOrder`). The queue then
-holds only blocks without content.
+(`AccessOrder`), by hints of the engine (`RetentionOrder`), or by one that the engine brings (`ChosenOrder`). The queue
+then holds only blocks without content.
 
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
 about 54 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
@@ -575,7 +575,8 @@ class BlockStore:
             passes = False
             if passing is not None:
                 passes = passing.is_passing(i, block)
-                passing.note(block, False)
+                if passes or not is_published:  # what ended with another is noted, and stays
+                    passing.note(block, False)
             if is_published and (order.keeps_doubles or self._index.is_single(block)):
                 if passing is not None and not passes:
                     passing.note_ordinary(ids, i, i + 1)

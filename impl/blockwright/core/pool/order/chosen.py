@@ -1,7 +1,7 @@
 """The order of candidates that an engine brings: it is shown the candidates and chooses the one to evict.
 
-All that it knows it is told: `released` when a block becomes a candidate, `taken` when it is one no more, and `hit` when
-a request adopts a block. An order that has none of these is not told, and costs no call but `choose`.
+All that it knows it is told: `released` when a block becomes a candidate, `taken` when it is one no more, and `hit`
+when a request adopts a block. An order that has none of these is not told, and costs no call but `choose`.
 """
 
 from __future__ import annotations
