@@ -26,7 +26,7 @@ FIRST_LINES = 1_440  # the first reading of part one
 # Of part one, what a first reading can do without.
 SECOND = (
     *("added.py", "in_time", "events.py", "metrics.py", "laws.py", "retention.py", "keeping.py", "retention_laws.py"),
-    *("units.py", "unit_laws.py", "lease.py"),
+    *("units.py", "unit_laws.py", "lease.py", "orders.py"),
 )
 
 # Of the standard library, what talks to the world outside or depends on it.
