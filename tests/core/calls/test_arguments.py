@@ -181,7 +181,7 @@ MADE: dict[str, Callable[[], Any]] = {
 """A class of the compiled build, and how it is made. Others are made without a constructor, since the door is first."""
 
 UNMADE = {
-    *("BlockHasher", "Candidates", "EvictionPolicy", "Plan", "SingleTypeKVCacheManager"),
+    *("BlockHasher", "Candidates", "EvictionOrder", "EvictionPolicy", "Plan", "SingleTypeKVCacheManager"),
     *("Block", "BlockAllocator", "DeviceAwareBlockAllocator", "Sequence", "SequenceGroup"),
     *("Backend", "OffloadingManager", "OffloadingHandler", "ByteStore", "DiskBackend", "SharedStoreManager"),
     *("Fits", "Never", "NotNow", "BatchAllocation"),

@@ -127,12 +127,21 @@ class TailIndex:
 
     def longest(self, block: i64) -> i64:
         """Return the units of the longest tail of a block."""
-        most: i64 = 0
-        number = self.first(block)
+        return i64(self._units[self._longest(block)])
+
+    def _longest(self, block: i64) -> i64:
+        """Return the number of the longest tail of a block, or 0."""
+        found = number = self.first(block)
         while number != 0:
-            most = max(most, i64(self._units[number]))
+            if self._units[number] > self._units[found]:
+                found = number
             number = self._after(number)
-        return most
+        return found
+
+    def longest_key(self, block: i64) -> tuple[i64, bool]:
+        """Return the low word of the key of the longest tail of a block, and whether no other block has that key."""
+        number = self._longest(block)
+        return self._index.key(number)[0], self._index.is_single(number)
 
     def publish_run(
         self,
