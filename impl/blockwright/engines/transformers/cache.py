@@ -8,7 +8,7 @@ as those of the rarest kind, from one pool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from blockwright import (
     KVCacheBlocks,
     KVCacheConfig,
     KVCacheManager,
+    KVCacheSpec,
     NotNow,
     Request,
     SlidingWindowSpec,
@@ -39,13 +40,12 @@ from blockwright.errors import TooLittleMemoryError
 class Tables(FullAttentionCacheAllocator):
     """The tables of one group: transformers finds the rows of its tokens by them. A window is no ring here."""
 
-    def __init__(self, window: int | None, **arguments: Any) -> None:
+    def __init__(self, window: int | None, demand: Callable[[str, int], int], **arguments: Any) -> None:
         """Serve layers of full attention, or with a window."""
         super().__init__(**arguments)
-        self.window = window
+        self.window, self.demand = window, demand
         if window is not None:
             self.layer_type, self.supports_block_table = SLIDING_ATTENTION, False
-        self.demand: Any = None
 
     def first_read(self, past: int) -> int:
         """Return the first position that the token at `past` reads."""
@@ -58,7 +58,8 @@ class Tables(FullAttentionCacheAllocator):
     def get_read_indices(self, request_id: str, past_length: int, query_length: int) -> list[int]:
         """Return the rows of these tokens."""
         first = self.first_read(past_length)
-        return self.get_write_indices(request_id, first, past_length + query_length - first)
+        indices: list[int] = self.get_write_indices(request_id, first, past_length + query_length - first)
+        return indices
 
     def needs_new_blocks(self, request_id: str, past_length: int, query_length: int) -> int:
         """Return the blocks that a step lacks: of all groups for the first, since they share a pool."""
@@ -85,7 +86,12 @@ class Kinds(dict[str, Any]):
 
 
 class BlockwrightCache(PagedAttentionCache):
-    """The cache of one model."""
+    """The cache of one model.
+
+    Attributes:
+        manager: of all its blocks.
+        requests: the manager's, by the names of transformers' requests.
+    """
 
     def __init__(
         self,
@@ -105,43 +111,46 @@ class BlockwrightCache(PagedAttentionCache):
         self.max_blocks_per_request = self.max_decode_fast_path_length = 0
         self.use_prefix_sharing = self.allow_block_sharing
         self.requests: dict[str, Request] = {}
-        self.forked = False
-        self._lay_out(continuous_batching_config.page_size)
-
-    def _lay_out(self, page: int) -> None:
-        """Make the manager, and the tables of its groups over the tensor that is there."""
+        self._postponed: str | None = None
+        self._has_forked = False
         own = next(iter(self.cache_allocators.values()))
-        num_bytes = self.num_sectors * self.bytes_per_sector
-        plan = _planned(self, own, num_bytes, page)
+        page = _page(continuous_batching_config.page_size, getattr(config, "sliding_window", None))
+        self._lay_out(_planned(self, own, page), own, page)
+
+    def _lay_out(self, plan: KVCachePlan, own: Any, page: int) -> None:
+        """Make the manager, and the tables of its groups over the tensor that is there."""
         width = plan.layers_per_block
-        self.block_bytes = width * own.bytes_per_page
-        num_blocks = num_bytes // self.block_bytes + 1  # the null block lies in what transformers has beyond
-        spare = num_blocks  # behind them: where padding is written
+        self.block_bytes = width * plan.groups[0].spec.page_size_bytes
+        # Of all that transformers has allocated, the last block is written by padding, and the null block read by it.
+        num_blocks = len(self.cache_tensor) // self.block_bytes - 1
+        data = (num_blocks - 1) * self.block_bytes
         self.pool = CachePool(0, len(plan.groups))  # of sectors, which transformers looks for: there are none
-        groups = []
+        self.groups = []
         for index, group in enumerate(plan.groups):
-            ids = [int(name) for name in group.layer_names]
+            layers = [int(name) for name in group.layer_names]
             tables = Tables(
-                window=getattr(group.spec, "sliding_window", None),
+                getattr(group.spec, "sliding_window", None),
+                self.demand,
                 index=index,
                 config=self.config,
                 num_key_value_heads=own.num_key_value_heads,
                 cache_dtype=self.dtype,
                 page_size=page,
-                layer_indices=ids + [-1] * (width - len(ids)),
+                layer_indices=layers + [-1] * (width - len(layers)),
                 allow_block_sharing=self.allow_block_sharing,
             )
-            tensor = self.cache_tensor[: (num_blocks + 1) * self.block_bytes]
-            tables.register_cache_tensor(self.block_bytes, (num_blocks - 1) * self.block_bytes, tensor, self.pool)
-            tables.write_trash_index = spare * tables.block_physical_stride
-            tables.demand = self.demand
-            self.layer_to_allocator |= dict.fromkeys(ids, tables)
-            groups.append(tables)
-        self.groups = groups
-        self.cache_allocators = Kinds(groups)
-        capacity = max(self.max_tokens_read, self.config.max_position_embeddings)
-        pool = KVCacheConfig(num_blocks, plan.config.kv_cache_groups)
-        self.manager = KVCacheManager(pool, capacity, self.allow_block_sharing, raise_never_fits=False)
+            tensor = self.cache_tensor[: data + 2 * self.block_bytes]
+            tables.register_cache_tensor(self.block_bytes, data, tensor, self.pool)
+            tables.write_trash_index = num_blocks * tables.block_physical_stride
+            self.layer_to_allocator |= dict.fromkeys(layers, tables)
+            self.groups.append(tables)
+        self.cache_allocators = Kinds(self.groups)
+        self.manager = KVCacheManager(
+            KVCacheConfig(num_blocks, plan.config.kv_cache_groups),
+            max(self.max_tokens_read, self.config.max_position_embeddings),
+            self.allow_block_sharing,
+            raise_never_fits=False,
+        )
 
     # ------------------------------------------------------------------ slots
 
@@ -154,38 +163,42 @@ class BlockwrightCache(PagedAttentionCache):
         missing = len(state.initial_tokens) + len(state.generated_tokens) - request.num_tokens
         if missing > 0:
             request.append_output_token_ids(state.generated_tokens[-missing:])
-        if self.groups[0].block_table.get(name):
+        if self._holds(name):
             request.num_computed_tokens = state.current_len()
         return request
 
     def can_store_request_tokens(self, state: Any, request_len: int, dry_run: bool = False) -> bool:
-        """Give a request slots for its next tokens, if there is room."""
+        """Give a request slots for its next tokens, if there is room; begin one beside others if all of it has some."""
         name, past = state.request_id, state.current_len()
         request = self.requests.get(name)
         if request is not None and past + request_len <= request.lease:
             return True
-        if past + request_len > self.manager.max_model_len:
+        if name == self._postponed or past + request_len > self.manager.max_model_len:
             return False
-        if state.num_children and request_len == len(state.remaining_prefill_tokens):
-            request_len -= 1  # its last token is computed by each of the forks, and slots are not given back
-            if request_len == 0:
-                self._hold(name, self.manager.create_empty_block_list())
-                return True
         if dry_run:
             return isinstance(self.manager.plan(Request(name, [0]), past + request_len), Fits)
+        if state.num_children and request_len == len(state.remaining_prefill_tokens):
+            request_len -= 1  # each of the forks computes the last token, and slots are not given back
         request = self._known(state)
-        is_new = not self.groups[0].block_table.get(name)
-        # What is warmed up claims a past that it never had.
-        given = self.manager.allocate_slots(request, request_len + past * is_new, delay_cache_blocks=True)
+        if not self._holds(name):
+            request_len += past  # what is warmed up claims a past that it never had
+        given: KVCacheBlocks | None = self.manager.create_empty_block_list()
+        if request_len:
+            given = self.manager.allocate_slots(
+                request, request_len, delay_cache_blocks=True, full_sequence_must_fit=bool(self.groups[0].block_table)
+            )
         if given is None:
             return False
         self._hold(name, given)
-        if self.forked:
+        if self._has_forked:
             self._copy(name)
         return True
 
+    def _holds(self, name: str) -> bool:
+        return bool(self.groups[0].block_table.get(name))
+
     def _hold(self, name: str, given: KVCacheBlocks) -> None:
-        for tables, more in zip(self.groups, given.get_block_ids(), strict=True):
+        for tables, more in zip(self.groups, given.ids, strict=True):
             tables.block_table.setdefault(name, []).extend(more)
 
     def _copy(self, name: str) -> None:
@@ -202,7 +215,7 @@ class BlockwrightCache(PagedAttentionCache):
         plan = self.manager.plan(self.requests[request_id], num_new, delay_cache_blocks=True)
         if isinstance(plan, Fits):
             return int(plan.num_blocks)
-        return plan.num_missing_blocks + plan.num_free_blocks if isinstance(plan, NotNow) else self.num_blocks
+        return plan.num_missing_blocks + plan.num_free_blocks if isinstance(plan, NotNow) else 1 << 30
 
     def count_storable_requests(self, list_blocks_needed: list[dict[str, int]]) -> int:
         """Return how many of these the free blocks are enough for, in order."""
@@ -223,13 +236,19 @@ class BlockwrightCache(PagedAttentionCache):
 
     def search_prefix_match(self, request_id: str, prompt_ids: list[int]) -> int:
         """Return the tokens of a prompt that are cached, and hold their blocks for it."""
-        if not self.use_prefix_sharing:
-            return 0
         request = self.requests.get(request_id)
         if request is None:
             request = self.requests[request_id] = Request(request_id, prompt_ids)
         hit, length = self.manager.get_computed_blocks(request)
-        if not length or self.manager.allocate_slots(request, 0, length, hit, delay_cache_blocks=True) is None:
+        rest = len(prompt_ids) - length
+        # A hit that is held while the rest waits for room would be given up again to make room for others.
+        fits = not self.groups[0].block_table or isinstance(
+            self.manager.plan(request, rest, length, hit, delay_cache_blocks=True, full_sequence_must_fit=True), Fits
+        )
+        self._postponed = None if fits else request_id
+        if not fits or not length:
+            return 0
+        if self.manager.allocate_slots(request, 0, length, hit, delay_cache_blocks=True) is None:
             return 0
         request.num_computed_tokens = length
         self._hold(request_id, hit)
@@ -247,6 +266,7 @@ class BlockwrightCache(PagedAttentionCache):
             (num_computed,) = complete_blocks.values()
             request = self._known(state)
             self.manager.cache_blocks(request, num_computed)
+            self.manager.remove_skipped_blocks(request, num_computed)
 
     def evict_cached_blocks(self) -> bool:
         """Evict nothing: what nobody holds is available, and is evicted one by one."""
@@ -272,10 +292,10 @@ class BlockwrightCache(PagedAttentionCache):
     # ------------------------------------------------------------------ forks
 
     def prepare_fork_request(self, src_state: Any, dst_req_ids: list[str], copy_src_and_dst: Any) -> list[str]:
-        """Start the forks of a request on its blocks; the one that writes first to a block that they share copies it."""
-        if not self.groups[0].block_table.get(src_state.request_id):
-            return []  # nothing of it is computed: transformers computes each of them by itself
-        parent, self.forked = self._known(src_state), True
+        """Start a request's forks on its blocks: the first that writes to a block that they share copies it."""
+        if not self._holds(src_state.request_id):
+            return []  # nothing of it is computed: transformers has each of them computed by itself
+        parent, self._has_forked = self._known(src_state), True
         for name in dst_req_ids:
             child = parent.fork(name)
             self.manager.fork(parent, child)
@@ -285,24 +305,27 @@ class BlockwrightCache(PagedAttentionCache):
         return list(dst_req_ids)
 
 
-def _planned(cache: BlockwrightCache, own: Any, num_bytes: int, page: int) -> KVCachePlan:
-    """Return which layers share a table: as many groups as waste little memory, for the longest request that fits."""
+def _page(most: int, window: int | None) -> int:
+    """Return the tokens of a page: with a window, few enough that it holds an eighth more than it reads at most."""
+    bound = most if window is None else max(window // 8, 1)
+    return max(page for page in range(1, most + 1) if most % page == 0 and page <= bound)
+
+
+def _planned(cache: BlockwrightCache, own: Any, page: int) -> KVCachePlan:
+    """Return which layers share a table, in few groups that waste little memory, for the longest request that fits."""
     shape = (page, own.num_key_value_heads, own.head_dim, cache.dtype)
-    kinds = group_layers_by_attn_type(cache.config)
-    window = getattr(cache.config, "sliding_window", None)
-    layers = {
-        str(layer): FullAttentionSpec(*shape)
-        if kind == FULL_ATTENTION
-        else SlidingWindowSpec(*shape, sliding_window=window)
-        for kind, ids in kinds.items()
-        for layer in ids
-    }
+    layers: dict[str, KVCacheSpec] = {}
+    for kind, ids in group_layers_by_attn_type(cache.config).items():
+        spec: KVCacheSpec = FullAttentionSpec(*shape)
+        if kind == SLIDING_ATTENTION:
+            spec = SlidingWindowSpec(*shape, sliding_window=cache.config.sliding_window)
+        layers |= {str(layer): spec for layer in ids}
     longest = cache.config.max_position_embeddings
     while True:
         try:
             return plan_kv_cache(
                 layers,
-                num_bytes + cache.bytes_per_sector,
+                len(cache.cache_tensor),
                 longest,
                 max_num_batched_tokens=min(cache.max_batch_tokens, longest),
                 enable_caching=cache.allow_block_sharing,
@@ -310,5 +333,5 @@ def _planned(cache: BlockwrightCache, own: Any, num_bytes: int, page: int) -> KV
             )
         except TooLittleMemoryError as error:
             if not error.longest_model_len:
-                raise not_served(f"a cache of {num_bytes:,} bytes", "pass a larger num_blocks") from error
+                raise not_served("a cache without room for one step", "pass a larger num_blocks") from error
             longest = error.longest_model_len
