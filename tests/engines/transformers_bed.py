@@ -85,6 +85,7 @@ class Case:
     shares: bool = True
     margin: float = 0.0
     scheduler: str = "fifo"
+    samples: bool = False
     seed: int = 0
 
 
@@ -97,6 +98,7 @@ class Seen:
     steps: int = 0
     hits: int = 0
     left: str = ""
+    wrong: list[str] = field(default_factory=list)
     cache: Any = None
 
 
@@ -125,8 +127,10 @@ def coming(case: Case) -> list[Coming]:
 
 
 def settings(case: Case, **more: Any) -> tuple[GenerationConfig, ContinuousBatchingConfig]:
-    """Return a greedy generation, by sampling from one token where a prompt is answered several times."""
-    sampling = {"do_sample": True, "top_k": 1} if case.forks > 1 else {"do_sample": False}
+    """Return a greedy generation, by sampling from one token where a prompt is answered several times; or from all."""
+    sampling: dict[str, Any] = {"do_sample": True, "top_k": 1} if case.forks > 1 else {"do_sample": False}
+    if case.samples:
+        sampling = {"do_sample": True, "top_k": 0, "top_p": 1.0, "temperature": 1.0}
     return (
         GenerationConfig(max_new_tokens=case.answer, eos_token_id=-1, num_return_sequences=case.forks, **sampling),
         ContinuousBatchingConfig(
@@ -137,6 +141,7 @@ def settings(case: Case, **more: Any) -> tuple[GenerationConfig, ContinuousBatch
             allow_block_sharing=case.shares,
             safety_margin=case.margin,
             scheduler_type=case.scheduler,
+            return_logprobs=case.samples,
             **more,
         ),
     )
@@ -173,10 +178,21 @@ def run(case: Case, ours: bool = True, spoil: Callable[[Any], None] = lambda cac
         seen.answers[output.request_id] = output.generated_tokens
         if output.error:
             seen.errors[output.request_id] = output.error
+        if case.samples and not is_dense(model(case.kind), output):
+            seen.wrong.append(output.request_id)
     if ours:
         seen.left = left(seen.cache)
     manager.stop(block=True)
     return seen
+
+
+@torch.no_grad()
+def is_dense(served: Any, output: Any) -> bool:
+    """Whether the log-probabilities of an answer are those of a computation without any cache."""
+    prompt, answer = output.prompt_ids, output.generated_tokens
+    logits = served(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
+    expected = logits.float().log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
+    return bool(torch.allclose(expected, torch.tensor(output.logprobs), atol=1e-3))
 
 
 def count_hits(seen: Seen) -> None:
