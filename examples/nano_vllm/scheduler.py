@@ -24,7 +24,7 @@ class Scheduler(NanoScheduler):
         self.waiting.append(seq)
 
     def schedule(self) -> tuple[list[Any], bool]:
-        admitted, self.counts, budget = list[Any](), list[int](), self.max_num_batched_tokens
+        admitted, self.counts, budget = [], [], self.max_num_batched_tokens  # type: list[Any], list[int], int
         while self.waiting and len(admitted) < self.max_num_seqs:
             seq = self.waiting[0]
             hit, num_hit = self.manager.get_computed_blocks(seq.request)
@@ -40,7 +40,7 @@ class Scheduler(NanoScheduler):
         return (admitted, True) if admitted else (self.decode(), False)
 
     def decode(self) -> list[Any]:
-        scheduled, seqs = list[Any](), list(self.running)[: self.max_num_seqs]
+        scheduled, seqs = [], list(self.running)[: self.max_num_seqs]  # type: list[Any], list[Any]
         while seqs:
             step = self.manager.allocate_slots_batch([seq.request for seq in seqs], 1)
             ids, ends = list(step.new_block_ids), list(step.new_block_offsets)
