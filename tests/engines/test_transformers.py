@@ -25,6 +25,7 @@ if not transformers.__version__.startswith("5.24."):
 
 from tests.engines import transformers_bed as bed
 
+from blockwright import Request
 from blockwright.engines import transformers as engine
 from blockwright.engines.transformers.served import refuse
 from blockwright.errors import BlockwrightError, UnsupportedError
@@ -257,6 +258,23 @@ def test_generate_batch_as_a_user_calls_it(kind: str) -> None:
     ours = outputs_of(kind)
     assert ours == theirs
     assert all(len(tokens) == 30 and error is None for tokens, error in ours)
+
+
+def test_a_manager_that_is_kept_keeps_what_is_cached() -> None:
+    engine.register()
+    served, (generation, batching) = bed.model("Gemma 3, 1:1"), bed.settings(Case())
+    prompts = [each.prompt for each in bed.coming(Case(requests=3))]
+    answers = []
+    with torch.no_grad():
+        for _ in range(2):
+            outputs = served.generate_batch(prompts, generation, batching, persistent_manager=True)
+            answers.append([output.generated_tokens for output in outputs.values()])
+            cache = served._cached_continuous_batching_manager.batch_processor.cache
+            hit = cache.manager.get_computed_blocks(Request("again", prompts[0]))[1]
+            assert hit == (len(prompts[0]) - 1) // 2 * 2
+            assert bed.left(cache) == ""
+    served.destroy_cached_continuous_batching_manager()
+    assert answers[0] == answers[1]
 
 
 OPTIONS: dict[str, Any] = {
