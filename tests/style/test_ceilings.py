@@ -23,10 +23,10 @@ class Part(NamedTuple):
 PARTS = (
     Part("specification", "spec/blockwright_spec", 7_340),
     Part("core", "impl/blockwright/core", 12_500),
-    Part("implementation", "impl", 39_940),
+    Part("implementation", "impl", 40_340),
     Part("kit", "conformance/blockwright_conformance", 8_535),
     Part("lab", "conformance/blockwright_lab", 10_305),
-    Part("tests", "tests", 31_510),
+    Part("tests", "tests", 32_260),
 )
 LONG_FILES = 13
 
