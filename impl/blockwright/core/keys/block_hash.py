@@ -65,8 +65,9 @@ def _sip(
 ) -> tuple[i64, i64]:
     """Hash `head` words (of h0, h1), then `words` words of `data` from byte `start`, then `last`.
 
-    With `odd` 1 the last of these words is four bytes of `data`, with zeros behind them. s0 .. s3 are the initial state, from the key. `rounds` is 10 * compression + finalisation. `last` is the reference
-    code's final word: length and left-over bytes. About 3 ns a word when compiled.
+    With `odd` 1 the last of these words is four bytes of `data`, with zeros behind them. s0 .. s3 are the state at the
+    start, from the key. `rounds` is 10 * compression + finalisation. `last` is the reference code's final word: length
+    and left-over bytes. About 3 ns a word when compiled.
     """
     step: i64 = 1 << 61
     m: i64 = step * 8 - 1
