@@ -90,6 +90,8 @@ def pack_tokens(name: str, token_ids: object) -> bytes:
         return _pack_list(name, token_ids)
     if isinstance(token_ids, array) and len(token_ids) <= _FEW:
         return _pack_list(name, token_ids.tolist())
+    if isinstance(token_ids, tuple):
+        return _pack_list(name, list(token_ids))
     if not isinstance(token_ids, (str, bytes, bytearray)):
         view = _viewed(token_ids)
         if view is None:
@@ -170,6 +172,8 @@ def _pack_list(name: str, token_ids: list[int]) -> bytes:
 def _pack_view(name: str, view: memoryview) -> bytes:
     if view.ndim != 1:
         raise InvalidArgumentError(f"{name}: must have one dimension, not {view.ndim}")
+    if len(view) <= _FEW:
+        return _pack_list(name, view.tolist())
     if view.itemsize == 8 and view.format in ("q", "l", "Q", "L", "<q", "=q"):
         return _narrowed(bytes(view)) or _pack_list(name, view.tolist())
     if view.itemsize != 4 or view.format not in ("i", "l", "I", "L", "<i", "=i"):
