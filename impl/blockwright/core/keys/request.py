@@ -266,6 +266,41 @@ class ManagerTables:
 
 
 @final
+class Answer:
+    """What the last lookup of a request found, for one that is repeated. Nothing of it is ever changed.
+
+    Attributes:
+        num_tokens, longest: tokens of the request then, and the longest hit that was asked for.
+        whole, parts: editions of the indexes of blocks, and of parts of blocks, that it was found in.
+        length, junction: of the hit, and the longest hit that layers with full attention had alone.
+        ids: the entries of the hit, per group.
+    """
+
+    def __init__(
+        self,
+        num_tokens: i64,
+        longest: i64,
+        whole: object,
+        parts: object,
+        length: i64,
+        junction: i64,
+        ids: list[vec[i32]],
+    ) -> None:
+        self.num_tokens: i64 = num_tokens
+        self.longest: i64 = longest
+        self.whole = whole
+        self.parts = parts
+        self.length: i64 = length
+        self.junction: i64 = junction
+        self.ids = ids
+
+    def is_still(self, num_tokens: i64, longest: i64, whole: object, parts: object) -> bool:
+        """Return whether a lookup now would find the same: as many tokens as then, and no key came or went. O(1)."""
+        # Tokens are only ever appended, so that a request with as many as then has the same ones.
+        return self.whole is whole and self.parts is parts and self.num_tokens == num_tokens and self.longest == longest
+
+
+@final
 class Request:
     """A request as the KV-cache manager sees it.
 
@@ -367,6 +402,7 @@ class Request:
         _uids[0] += 1
         self._uid: i64 = _uids[0]
         self._held: ManagerTables | None = None
+        self._answer: Answer | None = None  # of its last lookup; None once it is admitted
         self._hash_early()
 
     def hash_by(self, block_size: i64) -> None:
@@ -420,6 +456,7 @@ class Request:
         twin._words = self._words[:]
         twin._uid = self._uid
         twin._held = self._held
+        twin._answer = self._answer
         return twin
 
     def __copy__(self) -> Request:
