@@ -969,6 +969,15 @@ class BlockStore:
                 journal.stored_tail(number, request, length, group, block_size, is_new)
             start += 1
 
+    def edition(self) -> object:
+        """Return the edition of the index of blocks, see `PrefixIndex.edition`. O(1)."""
+        return self._index.edition()
+
+    def edition_of_parts(self) -> object:
+        """Return the edition of the index of parts of blocks; None where hits end with blocks. O(1)."""
+        tails = self._tails
+        return None if tails is None else tails.edition()
+
     def num_tails(self) -> i64:
         """Return how many parts of blocks can be found. O(1)."""
         return 0 if self._tails is None else self._tails.num_tails

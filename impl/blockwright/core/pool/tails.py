@@ -95,6 +95,10 @@ class TailIndex:
         self._index = index
         self._put_free(start)
 
+    def edition(self) -> object:
+        """Return an object that is the same as before iff no tail came or went since. O(1)."""
+        return self._index.edition()
+
     def is_part(self, block: i64) -> bool:
         """Return whether a block's key in the index of whole blocks is that of a tail. O(1)."""
         return self._first[block] < 0
