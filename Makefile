@@ -145,7 +145,7 @@ $(SGLANG)/.ready: constraints-dev.txt
 	@echo "installing SGLang's scheduler (a few minutes)"
 	@PYTHONWARNINGS=ignore $(SGLANG)/bin/python -m pip -qq install --no-deps sglang==0.5.23
 	@PYTHONWARNINGS=ignore $(SGLANG)/bin/python -m pip -qq install $(shell grep '^torch==' constraints-dev.txt) triton transformers \
-		$(SCHEDULER) 'librt>=0.16' mypy-extensions pytest
+		$(SCHEDULER) 'librt>=0.16' mypy-extensions pytest hypothesis
 	@touch $@
 
 test-sglang: build $(SGLANG)/.ready ## under SGLang's real scheduler (CPU, no model): right slots, the same answers as with its own tree
