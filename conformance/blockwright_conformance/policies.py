@@ -22,12 +22,12 @@ from blockwright_spec.manager.state import Config
 
 from .checker.explore import Explorer, Result, Violation
 from .checker.history import History, HistoryError, walk
-from .checker.parallel import in_order
 from .gates import GateResult, Profile
 from .kv_cache.blockwright import BlockwrightAdapter
 from .kv_cache.gate import judged
 from .kv_cache.scopes import POLICIES, Scope
 from .kv_cache.world import KVCacheWorld
+from .rows import rows_of_calls
 
 LENGTHS = 7
 """Of the random histories, each twice as long as the one before."""
@@ -113,7 +113,7 @@ def size(profile: Profile) -> int:
 
 def run(profile: Profile, progress: Advance) -> list[GateResult]:
     calls = tasks(profile)
-    return in_order(row_of, calls, [name for _, name in calls], profile.jobs, progress, profile.explorer)
+    return rows_of_calls(row_of, "policies", [name for _, name in calls], calls, profile, progress)
 
 
 def row_of(policy: str, name: str) -> GateResult:

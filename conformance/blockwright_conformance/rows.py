@@ -1,13 +1,17 @@
 """Gates of exhaustive search and of long histories: their common parts, and their rows of the report."""
 
+import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final
 
 from blockwright._terminal import Advance
+from blockwright._text import printable_lines
+from blockwright.errors import InvalidArgumentError
 
 from .checker.explore import CopyError, Explorer, Result
 from .checker.history import HistoryError
@@ -17,6 +21,9 @@ from .gates import GateResult, Profile, Way, gates
 
 LIMIT = 2_000_000
 """Transitions after which a scope is left unfinished, and says so; only those of long runs are so large."""
+
+LONG: Final = 400
+"""Characters of a fault that are printed; the report has all."""
 
 
 def explored(kind: str, result: Result, script: str) -> GateResult:
@@ -29,6 +36,39 @@ def explored(kind: str, result: Result, script: str) -> GateResult:
 
 def layers_of(scope: str) -> str:
     return scope.partition(",")[0]
+
+
+def raised(kind: str, scope: str, error: Exception) -> GateResult:
+    """Return the row of a scope, or a gate, that ended with an error of its own: what others found is kept."""
+    text = "" if isinstance(error, InvalidArgumentError) else "".join(traceback.format_exception(error))
+    return GateResult(kind, scope, layers_of(scope), 0, 0, 1, 0.0, "RAISED-1", f"{type(error).__name__}: {error}", text)
+
+
+def kept(work: Callable[..., GateResult], kind: str, name: str, *call: Any) -> GateResult:
+    try:
+        return work(*call)
+    except Exception as error:
+        return raised(kind, name, error)
+
+
+def announced(row: GateResult) -> None:
+    """Say what is wrong as soon as it is found, where it does not stand in the way of a report on standard output."""
+    if row.violations:
+        text = f"{row.kind}, {row.scope}: {row.law}: {row.detail[:LONG]}"
+        print(printable_lines(text), file=sys.stderr, flush=True)
+
+
+def rows_of_calls(
+    work: Callable[..., GateResult],
+    kind: str,
+    names: Sequence[str],
+    calls: Sequence[tuple[Any, ...]],
+    profile: Profile,
+    progress: Advance,
+) -> list[GateResult]:
+    """Make the row of each call, in several processes; one that raises is a row as well."""
+    whole = [(work, kind, name, *call) for name, call in zip(names, calls, strict=True)]
+    return in_order(kept, whole, names, profile.jobs, progress, profile.explorer, announced)
 
 
 def covered(kind: str, scope: str, results: list[GateResult], everything: frozenset[str]) -> GateResult:
@@ -60,7 +100,7 @@ def ran(
             fired.update(run())
     except HistoryError as error:
         law, detail = error.violation.law, error.violation.detail
-        way = text_of(error.violation.actions, f"{law}: {detail}")
+        way = error.script or text_of(error.violation.actions, f"{law}: {detail}")
     except CopyError:
         raise
     except Exception as error:
@@ -90,7 +130,9 @@ class Listed:
 
     def run(self, profile: Profile, progress: Advance) -> list[GateResult]:
         names = self.chosen(profile)
-        rows = in_order(self.row, [(name, profile) for name in names], names, profile.jobs, progress)
+        alone = replace(profile, explorer=None)
+        calls = [(name, profile) for name in names]
+        rows = rows_of_calls(self.row, type(self).__name__.lower(), names, calls, alone, progress)
         return self.whole(rows, profile) if rows and not profile.scope else rows
 
 
@@ -131,7 +173,7 @@ class Exploration:
         scopes = self.chosen(profile)
         names = [each.name for each in sorted(scopes, key=self.weight, reverse=True)]
         calls = [(self.module, name, profile) for name in names]
-        rows = dict(zip(names, in_order(row_of, calls, names, profile.jobs, progress, profile.explorer), strict=True))
+        rows = dict(zip(names, rows_of_calls(row_of, self.kind, names, calls, profile, progress), strict=True))
         results = [rows[each.name] for each in scopes]
         return [*results, self.coverage(results)] if results and self.is_whole(profile) else results
 

@@ -1,8 +1,6 @@
 """Compiles the specification, and the inner loops of lock-step, by mypyc: for `blockwright conform --explorer FOLDER`.
 
-    python -m blockwright_lab.explorer build/explorer
-
-copies both packages there and compiles the hot parts of an exploration.
+`python -m blockwright_lab.explorer build/explorer` copies both packages there, and compiles.
 """
 
 import ast
@@ -12,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ from typing import Any
 import blockwright
 from blockwright_conformance.checker.compiled import PACKAGES, RECORD, digests, trouble
 
+# The modules of the kit that are compiled with the specification: the hot parts of an exploration.
 KIT = """
-    block_tables/abstraction block_tables/actions block_tables/symmetry
-    kv_cache/abstraction kv_cache/actions kv_cache/adapter kv_cache/calls kv_cache/lockstep
-    kv_cache/parts kv_cache/requests kv_cache/symmetry
+    block_tables/abstraction block_tables/actions block_tables/symmetry kv_cache/abstraction kv_cache/actions
+    kv_cache/adapter kv_cache/calls kv_cache/lockstep kv_cache/parts kv_cache/requests kv_cache/symmetry
 """.split()
-"""The modules of the kit that are compiled with the specification."""
 
 DATACLASS = "@dataclass(frozen=True, slots=True)"
 REPLACE = """from dataclasses import dataclass
@@ -64,14 +62,25 @@ def constructor(record: str, fields: list[str]) -> str:
 
 def recorded(folder: Path, sources: dict[str, str]) -> None:
     libraries = sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*.so"))
-    text = json.dumps({"sources": sources, "libraries": libraries}, indent=0)
-    (folder / RECORD).write_text(text + "\n", encoding="utf-8")
+    (folder / RECORD).write_text(json.dumps({"sources": sources, "libraries": libraries}, indent=0), encoding="utf-8")
 
 
 def compile_into(folder: Path) -> None:
     """Copy both packages into a folder and compile; if that fails, the compiler has printed why (`SystemExit`)."""
     from mypyc.build import mypycify
     from setuptools import Distribution
+    from setuptools.command.build_ext import build_ext
+
+    class BuildExt(build_ext):  # type: ignore[misc]
+        # The files of an extension are compiled at the same time: nearly all of them are of one.
+        def build_extension(self, ext: Any) -> None:
+            one = self.compiler.compile
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                self.compiler.compile = lambda sources, **options: [
+                    made for (made,) in pool.map(lambda source: one([source], **options), sources)
+                ]
+                super().build_extension(ext)
+            self.compiler.compile = one
 
     sources = digests()
     shutil.rmtree(folder, ignore_errors=True)
@@ -79,21 +88,19 @@ def compile_into(folder: Path) -> None:
         shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     os.environ["MYPYPATH"] = str(Path(blockwright.__file__).absolute().parents[1])
     with chdir(folder):
-        spec = [str(each) for each in sorted(Path(PACKAGES[0].name).rglob("*.py")) if each.name != "__init__.py"]
-        kit = [f"{PACKAGES[1].name}/{name}.py" for name in KIT]
-        for each in map(Path, spec + kit):
+        files = [str(each) for each in sorted(Path(PACKAGES[0].name).rglob("*.py")) if each.name != "__init__.py"]
+        files += [f"{PACKAGES[1].name}/{name}.py" for name in KIT]
+        for each in map(Path, files):
             each.write_text(constructed(each.read_text(encoding="utf-8")), encoding="utf-8")
-        arguments, said = ["--follow-imports=silent", "--ignore-missing-imports", *spec, *kit], io.StringIO()
+        arguments, said = ["--follow-imports=silent", "--ignore-missing-imports", *files], io.StringIO()
         try:
             with redirect_stdout(said):  # mostly advice about generators, of which the specification is full
                 extensions = mypycify(arguments, opt_level="1", debug_level="0", multi_file=True, group_name="explorer")
         except SystemExit:
             print(said.getvalue())
             raise
-        command: Any = Distribution({"name": "explorer", "ext_modules": extensions}).get_command_obj("build_ext")
-        command.inplace, command.parallel = True, os.cpu_count()
-        command.ensure_finalized()
-        command.run()
+        built = {"cmdclass": {"build_ext": BuildExt}, "options": {"build_ext": {"inplace": True}}}
+        Distribution({"name": "explorer", "ext_modules": extensions, **built}).run_command("build_ext")
         shutil.rmtree("build", ignore_errors=True)
     recorded(folder, sources)
 

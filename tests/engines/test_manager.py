@@ -232,6 +232,30 @@ def test_an_interval_keeps_more(interval: int | None, hits: int) -> None:
     assert _hit(manager, [*TOKENS[:40], 7, 8, 9]) == hits
 
 
+def test_what_a_request_has_found_stays_while_it_waits_for_room() -> None:
+    """Others come and go meanwhile, and each would take the blocks that were used least recently."""
+    from tests.engines import stub
+
+    manager = _manager([stub.full(), stub.state()], 30)
+
+    def served(name: str, tokens: list[int]) -> Any:
+        request = _admitted(manager, name, tokens)
+        request.append_output_token_ids(7)
+        assert manager.allocate_slots(request, 1) is not None
+        return request
+
+    manager.free(served("first", TOKENS[:48]))
+    served("holds the room", list(range(2000, 2160)))
+    waits = stub.request("waits", [*TOKENS[:48], *range(3000, 3220)], 16, 1)
+    for number in range(8):
+        hit, length, _ = manager.get_computed_blocks(waits)
+        assert length == 48
+        assert manager.allocate_slots(waits, 220, length, hit) is None
+        begin = 5000 + 100 * number
+        manager.free(served(f"passes {number}", list(range(begin, begin + 32))))
+    manager.core.check({})
+
+
 def test_fields_that_are_newer_than_the_adapter_are_refused_by_name() -> None:
     from blockwright.engines.vllm.kinds import require_known
 

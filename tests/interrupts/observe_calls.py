@@ -51,7 +51,8 @@ class Consuming:
 
     def dump(self) -> object:
         index = self.index
-        return index.known_keys(), [index.match(list(prompt)) for prompt in ((1, 2, 3), (1, 2, 4))], index._children
+        found = [index.match(list(prompt)) for prompt in ((1, 2, 3), (1, 2, 4))]
+        return index.known_keys(), found, index._ranks[0].children
 
 
 CALLS: dict[str, Call] = {

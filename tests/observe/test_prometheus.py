@@ -133,6 +133,7 @@ def test_sums_are_what_the_engine_counted(watched: Watched) -> None:
     assert watched.number("vllm:prefix_cache_queries_total") == said["prompt_tokens"]
     assert watched.number("vllm:kv_block_lifetime_seconds_count") > 0
     assert watched.number("vllm:kv_offload_load_bytes_total") > 0
+    assert watched.number('blockwright:kv_transfer_bytes_total{source="CPU",target="GPU"}') > 0
 
 
 def test_every_query_of_the_dashboard_returns_numbers(watched: Watched) -> None:

@@ -44,7 +44,7 @@ class ByHand:
     def told(self, event: KVCacheEvent | TierEvent) -> Iterator[KVCacheEvent]:
         match event:
             case BlockStored():
-                yield self.stored(event)
+                yield from self.stored(event)
             case BlockRemoved():
                 self.found.pop((event.block_hash, event.group_id, event.medium), None)
                 yield event
@@ -52,7 +52,8 @@ class ByHand:
                 kept = [each for each in self.found.values() if each.medium != "GPU"]
                 self.found = {}
                 yield event
-                yield from map(self.stored, kept)
+                for each in kept:
+                    yield from self.stored(each)
             case _:
                 for key in event.block_hashes:
                     place = key, 0, event.medium
@@ -60,15 +61,18 @@ class ByHand:
                         self.found.pop(place, None)
                         yield BlockRemoved(*place)
                     else:
-                        yield self.stored(self.on_tier(key, event.medium, event.block_size))
+                        yield from self.stored(self.on_tier(key, event.medium, event.block_size))
 
-    def stored(self, event: BlockStored) -> BlockStored:
+    def stored(self, event: BlockStored) -> Iterator[BlockStored]:
+        known = self.found.get((event.block_hash, event.group_id, event.medium))
+        if known is not None and known._replace(is_parent_absent=event.is_parent_absent) == event:
+            return  # no news
         parent = event.parent_block_hash
         if parent is not None:
             is_absent = (parent, event.group_id, event.medium) not in self.found
             event = event._replace(is_parent_absent=is_absent)
         self.found[event.block_hash, event.group_id, event.medium] = event
-        return event
+        yield event
 
     def on_tier(self, key: bytes, medium: str, size: int) -> BlockStored:
         for known in (self.found.get((key, 0, "GPU")), self.found.get((key, 0, medium))):

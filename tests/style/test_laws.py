@@ -20,6 +20,7 @@ from blockwright_spec.manager.laws import (
     METRIC_LAWS,
     RESTART_LAWS,
     RETENTION_LAWS,
+    ROUTER_LAWS,
     STEP_LAWS,
 )
 from blockwright_spec.offload.chain_laws import OFFLOAD_LAWS
@@ -32,6 +33,7 @@ LISTED = (
     *LAWS,
     *STEP_LAWS,
     *EVENT_LAWS,
+    *ROUTER_LAWS,
     *METRIC_LAWS,
     *RESTART_LAWS,
     *RETENTION_LAWS,

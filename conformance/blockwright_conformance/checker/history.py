@@ -1,14 +1,14 @@
-"""Long histories of worlds too large to visit whole: a state machine that Hypothesis drives, and random walks.
+"""Long histories of worlds too large to visit whole: random walks, and how their findings are shortened.
 
-The gates run the machine, which shrinks its findings; a walk is cheaper, for gates that look for one fault in many
-worlds (mutants, policies). Both draw from the actions that the scope allows: first a kind of action, then one of that
-kind. After each action the whole states are compared and the model examines itself; the laws of states, which cost more
-than all the rest in large states, are checked every few actions. The model is also copied every few actions, and must
-not follow its copy.
+A walk draws from the actions that the scope allows: first a kind of action, then one of that kind. After each action
+the whole states are compared and the model examines itself; the laws of states, which cost more than all the rest in
+large states, are checked every few actions. The model is also copied every few actions, and must not follow its copy.
+The state machine of managers (`machine`) goes through the same histories, one rule for each call.
 """
 
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, Generic
 
@@ -16,20 +16,24 @@ from .explore import Violation, copied, examined
 from .lockstep import Compared, act
 from .world import M, S, World
 
-Run = Callable[[], Counter[str]]
-"""Goes through histories, and returns how often what happened."""
 LAWS_EVERY = 16
+LEFT_OUT, RARELY = 0.3, 0.01
+"""How many kinds of actions half of the walks do almost without, and how often they make them."""
+SHORTENING = 20.0
+"""Seconds that a finding is shortened for."""
 
 
 class HistoryError(AssertionError):
-    def __init__(self, scope: Any, violation: Violation) -> None:
+    def __init__(self, scope: Any, violation: Violation, script: str = "") -> None:
         super().__init__(f"{scope.name}: {violation.law}: {violation.detail}")
-        self.scope, self.violation = scope, violation
+        self.scope, self.violation, self.script = scope, violation, script
 
 
 class History(Generic[S, M]):
-    def __init__(self, world: World[S, M]) -> None:
+    def __init__(self, world: World[S, M], laws_every: int = LAWS_EVERY) -> None:
+        """Begin a history; 0: whoever makes it asks for the laws and the questions (`finish`)."""
         self.world, self.state, self.model = world, world.initial(), world.model()
+        self.laws_every = laws_every
         self.names, self.weights = world.kinds, world.weights
         self.actions: list[Any] = []
         self.fired: Counter[str] = Counter()
@@ -40,7 +44,11 @@ class History(Generic[S, M]):
             found.setdefault(self.world.kind(action), []).append(action)
         return found
 
-    def act(self, action: Any) -> None:
+    def again(self, action: Any) -> Iterable[Any]:
+        """Return the actions like one that the scope allows now, the simplest first."""
+        return self.kinds().get(self.world.kind(action), ())
+
+    def act(self, action: Any) -> Compared:
         self.actions.append(action)
         if self.world.copied_every and len(self.actions) % self.world.copied_every == 0:
             old, self.model = self.model, copied(self.world.scope, self.model)
@@ -52,23 +60,30 @@ class History(Generic[S, M]):
         self.state = compared.outcome.state
         for law in self.world.broken_by(compared.outcome):
             self.fail(law.id, law.statement)
-        if len(self.actions) % LAWS_EVERY == 0:
+        if self.laws_every and len(self.actions) % self.laws_every == 0:
             self.finish()
-        elif len(self.actions) % self.world.examined_every == 0:
+        elif self.laws_every and len(self.actions) % self.world.examined_every == 0:
             self.examine()
+        return compared
 
     def compare(self, model: M, action: Any) -> Compared:
         compared = act(self.world, model, self.state, action)
-        if compared.faults:
-            self.fail(compared.law, "; ".join(compared.faults))
+        self.blame(compared.faults, compared.law)
         return compared
+
+    def blame(self, faults: Sequence[str], law: str = "REF-0") -> None:
+        if faults:
+            self.fail(law, "; ".join(faults))
 
     def examine(self) -> None:
         for law_id, fault in examined(self.world, self.model, self.state):
             self.fail(law_id, fault)
 
     def finish(self) -> None:
+        self.judge()
         self.examine()
+
+    def judge(self) -> None:
         for law in self.world.broken(self.state):
             self.fail(law.id, law.statement)
 
@@ -93,47 +108,72 @@ def walk(history: Drawn, seed: int, steps: int, before: Callable[[], object] = i
     return history
 
 
-def run_machine(make: Callable[[], Drawn], examples: int, steps: int, derandomize: bool = True) -> Counter[str]:
-    """Run a state machine over new histories: one rule draws their next action, and Hypothesis shrinks its findings.
+def walks(make: Callable[[], Drawn], count: int, steps: int, first: int = 0) -> Counter[str]:
+    """Take random walks over new histories; return how often what happened.
 
-    Each example leaves some kinds of actions out (swarm testing): histories without a kind reach states that histories
-    with all kinds seldom do. Returns how often what happened.
+    Every other walk does without some kinds of actions (swarm testing): histories without a kind reach states that
+    histories with all kinds seldom do.
 
     Raises:
-        HistoryError: a violation, with the shortest history that Hypothesis found.
+        HistoryError: a violation, shortened where its actions can be made again.
     """
-    from hypothesis import HealthCheck, Phase, settings
-    from hypothesis import strategies as st
-    from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-
     fired: Counter[str] = Counter()
-
-    class Machine(RuleBasedStateMachine):
-        """One history; the kinds that it does without are drawn first."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.history, self.left_out = make(), frozenset[str]()
-
-        @initialize(left_out=st.frozensets(st.sampled_from(make().names)))
-        def begin(self, left_out: frozenset[str]) -> None:
-            self.left_out = left_out
-
-        @rule(data=st.data())
-        def go_on(self, data: Any) -> None:
-            kinds = self.history.kinds()
-            liked = {kind: actions for kind, actions in kinds.items() if kind not in self.left_out} or kinds
-            if liked:
-                weighted = [kind for kind in sorted(liked) for _ in range(self.history.weights.get(kind, 1))]
-                kind = data.draw(st.sampled_from(weighted), "kind")
-                self.history.act(data.draw(st.sampled_from(liked[kind]), "action"))
-
-        def teardown(self) -> None:
-            self.history.finish()
-            fired.update(self.history.fired)
-
-    plain: Any = {"database": None, "deadline": None, "print_blob": False, "report_multiple_bugs": False}
-    plain |= {"phases": (Phase.generate, Phase.shrink), "suppress_health_check": list(HealthCheck)}
-    chosen = settings(max_examples=examples, stateful_step_count=steps, derandomize=derandomize, **plain)
-    run_state_machine_as_test(Machine, settings=chosen)
+    for number in range(first, first + count):
+        history = make()
+        random = Random(number)
+        left_out = {name for name in history.names if number % 2 and random.random() < LEFT_OUT}
+        history.weights = {**dict.fromkeys(history.names, 1), **history.weights, **dict.fromkeys(left_out, RARELY)}
+        try:
+            fired.update(walk(history, number, steps).fired)
+        except HistoryError as error:
+            raise HistoryError(error.scope, shortest(make, error.violation)) from error
     return fired
+
+
+def shortest(make: Callable[[], Drawn], violation: Violation, seconds: float = SHORTENING) -> Violation:
+    """Leave actions out of a way to a violation, and make simpler ones in their place, while one is still shown."""
+    ends, best = time.monotonic() + seconds, violation
+
+    def shows(actions: tuple[Any, ...]) -> bool:
+        nonlocal best
+        found = replayed(make(), actions) if time.monotonic() < ends else None
+        is_simpler = found is not None and cost(found.actions) < cost(best.actions)
+        best = found if found is not None and is_simpler else best
+        return is_simpler
+
+    before: tuple[Any, ...] = ()
+    while before != best.actions:
+        before, size = best.actions, len(best.actions) // 2
+        while size:
+            at = 0
+            while at < len(best.actions):
+                at += 0 if shows(best.actions[:at] + best.actions[at + size :]) else size
+            size //= 2
+        for at in range(len(best.actions)):
+            for other in simpler(make(), best.actions[: at + 1]):
+                if shows((*best.actions[:at], other, *best.actions[at + 1 :])):
+                    break
+    return best
+
+
+def cost(actions: tuple[Any, ...]) -> tuple[int, int, str]:
+    return len(actions), len(repr(actions)), repr(actions)
+
+
+def replayed(history: Drawn, actions: tuple[Any, ...]) -> Violation | None:
+    """Make actions again, those that the scope still allows; return the violation that shows."""
+    try:
+        for action in actions:
+            if action in history.again(action):
+                history.act(action)
+                history.finish()
+    except HistoryError as error:
+        return error.violation
+    return None
+
+
+def simpler(history: Drawn, actions: tuple[Any, ...]) -> list[Any]:
+    """Return the simpler actions that could be made in place of the last."""
+    replayed(history, actions[:-1])
+    found = list(history.again(actions[-1]))
+    return found[: found.index(actions[-1])] if actions[-1] in found else []

@@ -51,11 +51,13 @@ def in_order(
     jobs: int,
     progress: Advance,
     explorer: Path | None = None,
+    seen: Callable[[R], object] = id,
 ) -> list[R]:
-    """Make calls, report the name of each part that has ended, and return the results in order."""
+    """Make calls, report the name of each part that has ended, and return the results in order; `seen` gets each."""
     found: dict[int, R] = {}
     for index, result in in_parallel(work, calls, jobs, explorer):
         found[index] = result
+        seen(result)
         progress(1, names[index])
     return [found[index] for index in range(len(calls))]
 

@@ -27,8 +27,8 @@ RUNNING: tuple[Any, ...] = (
     *(requests.WrongStep, requests.LateHit, KINDS["Retain"], KINDS["ReleasePrefix"], KINDS["Abort"], KINDS["CountOn"]),
 )
 """The actions on a running request, in the order in which they are tried, then those on others and on the manager."""
-WAITING: tuple[Any, ...] = (AdmitHeld, requests.Find, Admit, KINDS["Release"])
-PROMPTED: tuple[Any, ...] = (Admit, requests.Find, requests.WrongHit)
+WAITING: tuple[Any, ...] = (AdmitHeld, requests.Find, requests.Touch, Admit, KINDS["Release"])
+PROMPTED: tuple[Any, ...] = (Admit, requests.Find, requests.Touch, requests.WrongHit)
 UNSENT: tuple[Any, ...] = (KINDS["Release"], requests.WrongStep, Admit)
 WHOLE: tuple[Any, ...] = (requests.GrowEach, *(each for each in KINDS.values() if each not in RUNNING))
 

@@ -154,6 +154,9 @@ class ManagerAdapter(Protocol):
     def find(self, name: str) -> Found:
         """Look a request up (``get_computed_blocks``) and keep the hit under its name."""
 
+    def touch(self, name: str, most: int) -> Found:
+        """Look a request up, up to some tokens, and count the hit as used (``touch``); only in scopes with "use"."""
+
     def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
         """Allocate slots (``allocate_slots``) with the hit kept under `hit_of`, claimed to be `length` tokens long.
 

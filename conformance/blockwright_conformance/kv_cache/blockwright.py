@@ -261,10 +261,16 @@ class BlockwrightAdapter:
             self.account.lives.pop(name, None)
 
     def find(self, name: str) -> Found:
+        return self.found(name, self.manager.get_computed_blocks)
+
+    def touch(self, name: str, most: int) -> Found:
+        return self.found(name, lambda request: self.manager.touch(request, most))
+
+    def found(self, name: str, look: Callable[[Request], tuple[KVCacheBlocks, int]]) -> Found:
         request = self.owned(name)  # which a lookup tells its junction; of the manager it changes nothing
         if self.account is not None:
             self.account.asked(name, request.num_tokens if self.manager.enable_caching else 0)
-        hit, length = self.manager.get_computed_blocks(request)
+        hit, length = look(request)
         self.hits[name] = hit
         return Found(length, tuple([tuple(ids) for ids in hit.ids]) if length else ())
 
@@ -400,9 +406,14 @@ class BlockwrightAdapter:
             self.requests[child], self.prefixes[child] = parent.fork(child), prefix
         elif child not in self.requests:
             self.send(child, prefix)
-        twin = self.owned(child)
-        twin.num_computed_tokens = self.counts[name] = self.counts[child] = computed
-        blocks = self.manager.fork(parent, twin)
+        before, twin = self.requests[child], self.owned(child)
+        twin.num_computed_tokens = self.counts[name] = computed
+        try:
+            blocks = self.manager.fork(parent, twin)
+        except self.errors:
+            self.requests[child] = before  # a child that runs goes on as it was
+            raise
+        self.counts[child] = computed
         if blocks is not None and blocks.get_block_ids() != self.manager.get_block_ids(child):
             raise AssertionError(f"FORK-1: {child!r} was told of {blocks}, and holds {self.manager.get_blocks(child)}")
         if blocks is not None and self.account is not None:
@@ -520,6 +531,16 @@ class BlockwrightAdapter:
         now = stream.snapshot()
         self.joined = [*self.joined, (now.sequence, tuple(map(self.event, now.events)))][-JOINED:]
         return heard
+
+    def routed(self, prompts: tuple[Prefix, ...]) -> list[int]:
+        """Return what a router that has heard every event would hit of each prompt."""
+        stream: Any = self.stream
+        stream.record(self.manager.take_events())
+        index = self.package.observe.PrefixIndex()
+        for batch in stream.since(0):
+            index.apply(batch.events)
+        pairs: Any = prompts  # whose extra keys are numbers
+        return [index.match(tokens, leave=1, **EXTRAS[extra]) for extra, tokens in pairs]
 
     def event(self, event: Any) -> Event:
         prefixes, kind = self.shared.prefixes, type(event).__name__

@@ -6,14 +6,19 @@ manager that is not run is not tested: a report in which nothing was run is a fa
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from blockwright_spec.manager.outcomes import When
+from blockwright_spec.manager.state import State
+
 from ..capabilities import Capabilities
+from ..checker.world import kind_of
 from ..gates import GateResult, Profile, factory_of
+from .calls import KINDS
 from .scopes import FILE, FOR_OTHERS, Scope, kind_and_lengths, large_scopes, option
 
 
@@ -51,7 +56,7 @@ QUESTIONS = frozenset(("plan", "explain", "pin"))
 """Optional calls that change nothing: a manager without them is put through the scope without asking."""
 
 
-LATE_CALLS: Final = {"forget": "unlearn", "clear": "unlearn_all", "lease": "lease"}
+LATE_CALLS: Final = {"forget": "unlearn", "clear": "unlearn_all", "lease": "lease", "use": "touch"}
 """Calls that came after managers had begun to declare none, each with the method of the adapter that makes it."""
 
 
@@ -209,14 +214,69 @@ PLACES: Final = ("below", "at", "above")
 """Where a length may lie beside a block; a chunk is never below a block, which would hold parts of two."""
 
 
-def met(scopes: Sequence[Scope], can: Capabilities) -> list[Met]:
-    needs = [needs_of(each) for each in scopes]
-    rows = [kind_met(kind, scopes, "groups" in can.features) for kind in sorted(can.kinds)]
+def met(scopes: Sequence[Scope], can: Capabilities, fired: Mapping[str, Mapping[str, int]] | None = None) -> list[Met]:
+    """Return how often each declared name was met: by scopes that ask for it, or, if they have run, by what happened.
+
+    `fired` is what happened in each scope, by its name (`reached`).
+    """
+    ran = [each for each in scopes if fired is None or fired.get(each.name)]
+    rows = [kind_met(kind, ran, "groups" in can.features) for kind in sorted(can.kinds)]
     for what in ("call", "feature"):
         for name in sorted(getattr(can, f"{what}s")):
-            count = sum(name in getattr(each, f"{what}s") for each in needs)
-            rows.append(Met(f"{what} {name}", count, "", "" if count else "never met"))
+            word, asks = f"{what} {name}", [each for each in scopes if name in getattr(needs_of(each), f"{what}s")]
+            there = [each for each in asks if fired is None or fired.get(each.name, {}).get(word)]
+            never = "never met" if not asks else f"asked for in {len(asks)}, and never happened"
+            rows.append(Met(word, len(there), "", "" if there else never))
     return rows
+
+
+def reached(scope: Scope, state: State, action: Any, outcome: Any) -> Iterator[str]:
+    """Yield the names of calls and features that an action has met: it was served, or refused as it must be."""
+    kind, refusal, calls = kind_of(action), outcome.refusal, scope.calls
+    if refusal is not None and refusal.reason.value[0] is When.INVALID:
+        yield from ["call misuse"] * ("misuse" in calls)
+    if not outcome.steps:
+        yield from ["call hold"] * (kind == "Find")
+        return
+    step: Any = getattr(action, "step", None)
+    hit, done = outcome.hit, outcome.steps[-1][1]
+    facts: dict[str, object] = {
+        "call batch": kind == "GrowEach" and len(outcome.steps) > 1, "call hold": kind == "AdmitHeld",
+        "call start": kind == "Start", "feature caching": hit and hit.length, "call odd": "odd" in calls,
+        "feature overlaps": kind == "Settle", "feature drafts": kind == "Append" and action.accepted,
+        "feature extra keys": kind == "Admit" and action.prefix[0], "feature units": hit and hit.length and done.copied,
+        "call before": kind == "Publish" and not action.arguments[-1],
+    }  # fmt: skip
+    if step is not None:
+        length = len(action.prefix[1]) - (hit.length if hit else 0) if kind == "Admit" else step.new
+        facts |= {
+            "call chunks": kind == "Admit" and step.new < length, "call unasked": not getattr(action, "asked", True),
+            "call adopt": kind == "Admit" and step.new == 0 and hit and hit.length, "call load": step.added.external,
+            "call checkpoint": step.added.checkpoint, "call whole": step.whole or step.reserve,
+            "call plan": getattr(action, "planned", False), "feature lookahead": step.lookahead,
+            "feature encoder": step.added.encoder,
+        }  # fmt: skip
+    word = KINDS[kind].word if kind in KINDS else ""
+    yield from (name for name, is_met in (*facts.items(), (f"call {word}", word)) if is_met)
+    yield from (f"call {name}" for name in ("explain", "pin") if name in calls)
+    yield from (f"feature {name}" for name, is_there in FEATURES.items() if name not in ACTED and is_there(scope))
+
+
+ACTED: Final = frozenset(("caching", "drafts", "overlaps", "extra keys", "units", "lookahead", "encoder"))
+"""Features that are met by what happens; the others by anything that is served in a scope that has them."""
+
+
+def met_by(names: Sequence[str], profile: Profile, rows: Iterable[GateResult]) -> list[Met]:
+    can = capabilities_of(factory_of(profile.implementation))
+    fired = {row.scope: row.fired for row in rows}
+    return [] if can is None else met(fitting(asked(names, profile), can), can, fired)
+
+
+def never_asked(profile: Profile) -> list[str]:
+    """Return the declared names that no scope of a profile asks for."""
+    can = capabilities_of(factory_of(profile.implementation))
+    scopes = fitting(asked(THEIR_GATES, profile), can)
+    return [] if can is None else [each.name for each in met(scopes, can) if not each.scopes]
 
 
 def kind_met(kind: str, scopes: Sequence[Scope], groups: bool) -> Met:
@@ -242,7 +302,7 @@ def kind_met(kind: str, scopes: Sequence[Scope], groups: bool) -> Met:
     return Met(f"kind {kind}", count, "; ".join(how), "; ".join(missing))
 
 
-def not_run(names: Sequence[str], profile: Profile, rows: Iterable[GateResult], whole: bool) -> list[GateResult]:
+def not_run(names: Sequence[str], profile: Profile, rows: Sequence[GateResult], whole: bool) -> list[GateResult]:
     """Return rows that fail: no scope was run, or, in a whole run, something that is declared was met in none."""
     can = capabilities_of(factory_of(profile.implementation))
     if not any(row.kind == "lockstep" or "lockstep" not in names for row in rows):
@@ -250,8 +310,11 @@ def not_run(names: Sequence[str], profile: Profile, rows: Iterable[GateResult], 
         return [GateResult(names[0], "none", "none", 0, 0, 1, 0.0, "SEEN-1", detail)]
     if can is None or not whole:
         return []
-    never = [each.name for each in met(fitting(asked(names, profile), can), can) if not each.scopes]
-    detail = f"declared, and met in no scope of profile {profile.name}: {', '.join(never)}"
+    fired = {row.scope: row.fired for row in rows}
+    scopes = fitting(FOR_OTHERS[profile.name], can)
+    asks = {each.name for each in met(scopes, can) if each.scopes}  # those of the machine are met at random
+    never = [each.name for each in met(scopes, can, fired) if not each.scopes and each.name in asks]
+    detail = f"declared, asked for, and never happened in profile {profile.name}: {', '.join(never)}"
     return [GateResult("lockstep", "declared", "all", 0, 0, 1, 0.0, "SEEN-1", detail)] if never else []
 
 

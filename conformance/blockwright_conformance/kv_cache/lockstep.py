@@ -5,34 +5,66 @@ A difference begins with the law that it breaks, or with the field that differs 
 
 from typing import Any
 
-from blockwright_spec.manager.choices import Choice, recorded
-from blockwright_spec.manager.events import Listener, num_own
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.events import Listener, Routed, num_own
 from blockwright_spec.manager.hits import found, holding
 from blockwright_spec.manager.in_time.explain import explained
 from blockwright_spec.manager.in_time.forks import held_alone
-from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS
+from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS, ROUTER_LAWS
 from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.metrics import Call, Counts, added, counted
 from blockwright_spec.manager.outcomes import Done, Reason, When
-from blockwright_spec.manager.state import NULL, Content, Running, State, held_tables
+from blockwright_spec.manager.state import NULL, Content, Running, State, Waiting, held_tables
 from blockwright_spec.manager.step_laws import copies
 from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.reads import Prefix
 
 from .abstraction import differences, expected
-from .adapter import Explained, Found, ManagerAdapter, Observation
+from .adapter import Explained, Found, ManagerAdapter, Observation, Tables
 from .outcome import ManagerOutcome
 from .parts import OTHER, Reply, name_of, names_of
 
+Slots = tuple[int, ...]
 
-def choice_of(adapter: ManagerAdapter, reply: Reply) -> Choice:
-    """Return the choice that the specification makes: the policy's, or the manager's observed one."""
+
+def choice_of(adapter: ManagerAdapter, state: State, reply: Reply, shown: Observation, order: Slots) -> Choice:
+    """Return the choice that the specification makes: the policy's, or the manager's observed one.
+
+    Of the blocks that an action took, in the order of the requests that it served, each question is answered with the
+    first that are still free.
+    """
     if adapter.follows_policy:
         return LRU
-    taken = tuple(block for given in reply.served for table in given.new for block in table if block != NULL)
-    served = tuple(block for table in reply.hit.tables for block in table) if reply.hit else ()
-    return recorded(taken, served, LRU)
+    hit = reply.hit.tables if reply.hit else ()
+    taken = [block for given in reply.served for table in given.new for block in table]  # `Take` names no request
+    taken = [block for slot in order for block in taken_for(state, slot, hit, shown)] or taken
+    served = frozenset(block for table in hit for block in table)
+
+    def take(queue: tuple[int, ...], count: int) -> tuple[int, ...]:
+        return tuple([block for block in dict.fromkeys(taken) if block in queue][:count])
+
+    return Choice(take, LRU.order, lambda holders: next((each for each in holders if each in served), holders[0]))
+
+
+def taken_for(state: State, slot: int, hit: Tables, shown: Observation) -> list[int]:
+    """Return the blocks that a request may have been given since a state: for copies, new entries, states of drafts.
+
+    Where copies are shown, an entry that was replaced without one is loaded, and taken with the new ones of its group.
+    """
+    request, groups = state.requests[slot], ((),) * len(state.config.groups)
+    tables: Tables = shown.tables[slot] or groups
+    before = request.tables if isinstance(request, Running) else hit
+    heads: Tables = (request.hit.tables if isinstance(request, Waiting) and not hit else before) or groups
+    pairs = list(zip(heads, tables, strict=True))
+    replaced = [[new for old, new in zip(head, table, strict=False) if new != old] for head, table in pairs]
+    copied = [block for each in replaced for block in each]
+    if shown.copies is not None:
+        near = frozenset(copied).union(*heads)
+        copied = [target for _, *both in shown.copies[len(state.copies) :] for target in both[1:] if near & {*both}]
+    new = [block for (head, table), each in zip(pairs, replaced, strict=True) for block in (*each, *table[len(head) :])]
+    states = (shown.states or ())[slot : slot + 1]
+    return [*copied, *new, *(block for each in states for group in each or () for block in group)]
 
 
 def refusals(outcome: ManagerOutcome, reply: Reply, adapter: ManagerAdapter) -> list[str]:
@@ -176,7 +208,7 @@ def examine(
             faults.append(f"lookup: of {prefix} expected {wanted.length} tokens in {wanted.tables}, found {hit}")
     if state.config.caching:
         adapter.forget(OTHER)
-    faults += uncommon(adapter, state) + miscounted_alone(adapter, state)
+    faults += uncommon(adapter, state) + miscounted_alone(adapter, state) + misrouted(adapter, state, prompts)
     return faults + (pinned(adapter, state) if "pin" in asked else [])
 
 
@@ -187,6 +219,14 @@ def mislet(adapter: ManagerAdapter, state: State) -> list[str]:
         if isinstance(request, Running)
     ]
     return [f"LEASE-1: of {name}: expected {wanted}, found {told}" for name, wanted, told in leases if wanted != told]
+
+
+def misrouted(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...]) -> list[str]:
+    """Name the laws that the answers of a router break, where a manager that tells of events has one."""
+    ask: Any = getattr(adapter, "routed", None)
+    answers = ask(prompts) if ask is not None and state.config.added.tells else ()
+    pairs = [(law, Routed(*each)) for law in ROUTER_LAWS for each in zip(prompts, answers, strict=False)]
+    return [f"{law.id}: {law.statement}: was told {each}" for law, each in pairs if not law.holds(state, each)]
 
 
 def uncommon(adapter: ManagerAdapter, state: State) -> list[str]:

@@ -60,8 +60,8 @@ def sent(state: State, slot: int, prefix: Prefix) -> State:
     return outcome.state
 
 
-def looked_up(state: State, slot: int, choice: Choice) -> tuple[State, Hit]:
-    outcome = transitions.find(state, slot, choice)
+def looked_up(state: State, slot: int, choice: Choice, most: int | None = None) -> tuple[State, Hit]:
+    outcome = transitions.find(state, slot, choice, most)
     assert isinstance(outcome, Done), outcome
     request = outcome.state.requests[slot]
     assert isinstance(request, Waiting)

@@ -8,6 +8,7 @@ from blockwright_spec.manager import state as states
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.hits import found, sound
+from blockwright_spec.manager.in_time import outside
 from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
@@ -112,6 +113,30 @@ class Find(NamedTuple):
         if isinstance(state.requests[self.slot], Absent):
             adapter.send(name, self.prefix)
         return Reply(hit=adapter.find(name))
+
+
+class Touch(NamedTuple):
+    """Do the same up to some tokens, and count what is found as used."""
+
+    slot: int
+    prefix: Prefix
+    most: int
+
+    @classmethod
+    def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
+        if "use" in scope.calls:
+            yield from (cls(slot, prefix, most) for most in range(len(prefix[1]) + 1))
+
+    def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
+        after, hit = looked_up(sent(state, self.slot, self.prefix), self.slot, choice, self.most)
+        outcome = outside.used(after, hit)
+        return settled(after, outcome, hit)
+
+    def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
+        name = name_of(self.slot)
+        if isinstance(state.requests[self.slot], Absent):
+            adapter.send(name, self.prefix)
+        return Reply(hit=adapter.touch(name, self.most))
 
 
 class AdmitHeld(NamedTuple):

@@ -167,17 +167,26 @@ def is_quick(each: Scope) -> bool:
 
 
 def large_scopes() -> tuple[Scope, ...]:
-    """Return scopes too large to visit whole, for random histories."""
-    return tuple(
-        of_row(*row[:3], part["longest"], part["calls"], part["options"], *row[3:])
-        for part in FILE["histories"]
-        for row in part["rows"]
-    )
+    """Return scopes too large to visit whole, for random histories; `calls` of a row are made beside those of all."""
+    return tuple(large_of(part, *row) for part in FILE["histories"] for row in part["rows"])
+
+
+def large_of(part: dict[str, Any], names: str, theme: str, blocks: int, own: dict[str, Any] | None = None) -> Scope:
+    given = dict(own or {})
+    words = f"{part['calls']} {given.pop('calls', '')}"
+    return of_row(names, theme, blocks, part["longest"], words, part["options"], given)
+
+
+def by_night(row: list[Any]) -> Any:
+    """Return whether only long runs visit the scope of a row, or with how many blocks and tokens they do."""
+    return row[5].get("nightly") if row[5:] else None
 
 
 ROWS: list[list[Any]] = FILE["scopes"]["every"]
-EVERY = tuple([of_row(*row) for row in ROWS])
-PR = tuple([each for each, row in zip(EVERY, ROWS, strict=True) if row[5:] == [] or "nightly" not in row[5]])
+EVERY = tuple(
+    [of_row(*row[:2], *(by_night(row) if isinstance(by_night(row), list) else row[2:4]), *row[4:]) for row in ROWS]
+)
+PR = tuple([of_row(*row) for row in ROWS if by_night(row) is not True])
 PROFILES: dict[str, tuple[Scope, ...]] = {
     "quick": tuple(filter(is_quick, PR)),
     "pr": PR,

@@ -16,6 +16,7 @@ from .adapter import ManagerAdapter, Observation
 from .blockwright import BlockwrightAdapter
 from .counterexample import diagnose
 from .counterexample.adapter_calls import AdapterCalls
+from .fitting import reached
 from .parts import Reply, names_of
 from .requests import GrowEach
 from .scopes import Scope
@@ -60,12 +61,15 @@ class KVCacheWorld(World[State, ManagerAdapter]):
     def __init__(self, scope: Scope, factory: Factory = BlockwrightAdapter, is_long: bool = False) -> None:
         super().__init__(scope)
         self.factory, self.is_long = factory, is_long
+        self.declares = getattr(factory, "capabilities", None) is not None
         if scope.config.added.retains or scope.config.added.keeps or hasattr(factory, "policy"):
             kept = "POLICY-" if hasattr(factory, "policy") else ""  # what a policy says of blocks, nobody else knows
             self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
             self.step_laws += tuple([law for law in POLICY_STEP_LAWS if law.id.startswith(kept)])
         self.names = Names(gives_up="abort" in scope.calls)
-        self.lookups: dict[View, list[Law]] = {}
+        self.lookups: dict[tuple[View, bool], list[Law]] = {}
+        marked = scope.config.added.retains or scope.config.added.keeps
+        self.of_view = LOOKUP_LAWS if marked else LOOKUP_LAWS | {"LIVE-3"}  # which reads an idle pool as well
 
     def initial(self) -> State:
         return initial(self.scope.config, self.scope.slots)
@@ -77,19 +81,25 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return self.names.digest(state)
 
     def broken(self, state: State) -> list[Law]:
-        seen = lookup_view(state)
+        seen = lookup_view(state), len(state.queue) == state.config.num_blocks - 1
         if (hits := self.lookups.get(seen)) is None:
-            hits = self.lookups[seen] = [law for law in self.laws if law.id in LOOKUP_LAWS and not law.holds(state)]
-        return [law for law in self.laws if law.id not in LOOKUP_LAWS and not law.holds(state)] + hits
+            hits = self.lookups[seen] = [law for law in self.laws if law.id in self.of_view and not law.holds(state)]
+        return [law for law in self.laws if law.id not in self.of_view and not law.holds(state)] + hits
 
     def made(self) -> tuple[Any, ...]:
         return self.factory, self.scope.config
+
+    def happened(self, state: State, action: Any, outcome: Any) -> Iterator[str]:
+        yield from super().happened(state, action, outcome)
+        if self.declares:
+            yield from reached(self.scope, state, action, outcome)
 
     def perform(self, model: ManagerAdapter, action: Any, state: State) -> Reply:
         return perform(model, action, state)
 
     def choices(self, model: ManagerAdapter, state: State, action: Any, reply: Reply, shown: Any) -> Any:
-        return (lockstep.choice_of(model, reply),)
+        slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else range(len(state.requests))
+        return (lockstep.choice_of(model, state, reply, shown, tuple(slots)),)
 
     def observe(self, model: ManagerAdapter, state: State) -> Observation:
         if self.is_long:

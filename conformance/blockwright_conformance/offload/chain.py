@@ -8,6 +8,7 @@ blocks are the specification's; a history with real bytes moves them (`blockwrig
 import marshal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from itertools import combinations
 from typing import Any, ClassVar, NamedTuple
@@ -271,8 +272,12 @@ class ChainWorld(World[Chain, ChainUnderTest]):
 
     def examine(self, model: ChainUnderTest, state: Chain) -> list[str]:
         model.chain.check()
-        wanted = {keys: chain_lookup(state, keys) for keys in self.asked}
-        return misfound(model.chain.lookup, wanted, lambda: [shown_by(each, self.keys) for each in model.chain.tiers])
+        shown = lambda: [shown_by(each, self.keys) for each in model.chain.tiers]  # noqa: E731  # said of both
+        faults: list[str] = []
+        for room_made in (False, True):
+            wanted = {keys: chain_lookup(state, keys, room_made) for keys in self.asked}
+            faults += misfound(partial(model.chain.lookup, room_made=room_made), wanted, shown)
+        return faults
 
 
 def alike(scope: ChainScope) -> Iterator[dict[Key, Key]]:

@@ -87,7 +87,15 @@ class ChainUnderTest:
         named = media or ("CPU",) * len(config.capacities)
         makes = {"CPU": offload.CPUBackend, "SHELF": shelf_kind(offload)}
         tiers = [makes[medium](TOKENS, each) for medium, each in zip(named, config.capacities, strict=True)]
-        managers = [offload.LRUOffloadingManager(each, enable_events=True) for each in tiers]
+        managers = [
+            offload.LRUOffloadingManager(
+                each,
+                enable_events=True,
+                shares=dict(config.shares) or None,
+                hint_guard=config.guard / capacity if config.guard else 0.0,
+            )
+            for each, capacity in zip(tiers, config.capacities, strict=True)
+        ]
         return offload.OffloadChain(
             managers,
             device_blocks_per_block=config.span,
@@ -102,7 +110,7 @@ class ChainUnderTest:
         new = twin_of(self, chain=chain, handed=())
         if self.names is not None:
             new.names = self.names.copy(chain.tiers)
-            new.index = self.package.observe.PrefixIndex(self.index._blocks.values())
+            new.index = self.index.copy()
         return new
 
     def job_at(self, at: int) -> int:

@@ -5,7 +5,7 @@ the span), and stores and loads slices of them.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any
 
@@ -99,6 +99,10 @@ def slices(texts: Iterable[str], span: int = 1) -> tuple[Slice, ...]:
 FIRST, SECOND = slices(("p0 q1", "p0 r1"))
 
 
+CHAIN_OPTIONS = tuple(each.name for each in fields(ChainConfig))[2:]
+"""What a row says of the chain itself, behind the blocks of its tiers and of the device."""
+
+
 def chain_of_row(name: str, capacities: list[int], *rest: Any) -> ChainScope:
     """Return a scope in which, unless its row says otherwise, two requests with a common first key share the device."""
     num_device = next((each for each in rest if isinstance(each, int)), 2)
@@ -106,7 +110,7 @@ def chain_of_row(name: str, capacities: list[int], *rest: Any) -> ChainScope:
     given = options(each for each in rest if isinstance(each, dict))
     given |= {each: slices(given[each], given.get("span", 1)) for each in ("stores", "loads") if each in given}
     given |= {each: tuple(map(keys_of, given[each])) for each in ("touched", "forgets") if each in given}
-    of_chain = {key: given.pop(key) for key in ("span", "reserve", "through", "frees", "most") if key in given}
+    of_chain = {key: given.pop(key) for key in CHAIN_OPTIONS if key in given}
     return ChainScope(name, ChainConfig(tuple(capacities), num_device, **of_chain), **own | given)
 
 

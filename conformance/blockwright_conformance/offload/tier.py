@@ -21,7 +21,7 @@ from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_o
 from ..checker.lockstep import differing
 from ..checker.world import Outcome, Reply, World
 from .scopes import TierScope, said_in
-from .tier_adapter import Stored, TierShown, TierUnderTest, expected_of, shares_of, shown_by
+from .tier_adapter import Stored, TierShown, TierUnderTest, expected_of, guard_of, shares_of, shown_by
 
 
 class TierNow(NamedTuple):
@@ -134,7 +134,8 @@ class TierWorld(World[TierNow, TierUnderTest]):
         return action.name
 
     def initial(self) -> TierNow:
-        made = tier(self.scope.capacity, self.scope.recovered, shares_of(self.scope.manager))
+        name = self.scope.manager
+        made = tier(self.scope.capacity, self.scope.recovered, shares_of(name), guard_of(name))
         return TierNow(made, self.model().policy(), said_in(self.scope.said))
 
     def made(self) -> tuple[Any, ...]:

@@ -74,15 +74,22 @@ class Stored(NamedTuple):
 
 
 def made(offload: Any, name: str, capacity: int, recovered: Sequence[Key]) -> Any:
-    """Make a manager of a copy of `blockwright.offload` by its name: "LRU", "ARC foreign", "LRU silent", "LRU a=1"."""
+    """Make a manager of a copy of `blockwright.offload` by its name: "LRU", "ARC foreign", "LRU silent", "LRU a=1",
+    "LRU guard:1".
+    """
     policy, *words = name.split()
     own = foreign_backend(offload)(capacity, recovered) if "foreign" in words else offload.CPUBackend(TOKENS, capacity)
-    more = {"shares": dict(shares_of(name))} if "=" in name else {}
+    more: dict[str, Any] = {"shares": dict(shares_of(name))} if "=" in name else {}
+    more |= {"hint_guard": guard_of(name) / capacity} if guard_of(name) else {}
     return getattr(offload, f"{policy}OffloadingManager")(own, enable_events="silent" not in words, **more)
 
 
 def shares_of(name: str) -> tuple[tuple[str, int], ...]:
     return tuple([(tenant, int(share)) for word in name.split() for tenant, _, share in [word.partition("=")] if share])
+
+
+def guard_of(name: str) -> int:
+    return next((int(word.removeprefix("guard:")) for word in name.split() if word.startswith("guard:")), 0)
 
 
 class TierShown(NamedTuple):

@@ -199,6 +199,7 @@ class ByCalls:
         raise NotImplementedError("not a call of the protocol: plan, commit, holds from outside, explain, hints")
 
     plan = commit = pin = take = unpin = explain = lease = count_on = retain = release_prefix = advance_time = unasked
+    touch = unasked
 
     def check(self) -> None:
         """Do nothing: a manager in another process checks itself, or not."""

@@ -15,7 +15,7 @@ from blockwright_spec.worker.input_laws import INPUT_LAWS, ROW_LAWS, Handed
 from blockwright_spec.worker.inputs import Inputs, slot_at
 from blockwright_spec.worker.rows import RowRefusal
 
-from ..checker.history import History, run_machine
+from ..checker.history import History, walks
 from ..checker.world import Outcome, Reply, World, kind_of
 from ..gates import GateResult, Profile
 from ..kv_cache.actions import NAMES
@@ -155,7 +155,7 @@ EVERYTHING = frozenset((*SERVED, *EVENTS, *(kind for kind in KINDS if kind not i
 }
 
 
-LENGTHS: dict[str, Any] = {"quick": (1, 40), "pr": (9, 140), "nightly": (300, 200, False)}
+LENGTHS: dict[str, Any] = {"quick": (1, 40), "pr": (6, 120), "nightly": (300, 200)}
 
 
 def scopes(profile: str) -> tuple[WorkerScope, ...]:
@@ -167,8 +167,8 @@ class WorkerGate(Exploration):
         if scope.name not in LARGE:
             return Exploration.row(self, scope, profile)
         world = WorkerWorld(scope)
-        machine = partial(run_machine, partial(History, world), *LENGTHS[profile.name])
-        return ran("inputs machine", scope.name, [machine], lambda what: what not in EVENTS, world.script)
+        taken = partial(walks, partial(History, world), *LENGTHS[profile.name])
+        return ran("inputs machine", scope.name, [taken], lambda what: what not in EVENTS, world.script)
 
 
 GATE = WorkerGate(__name__, "worker", "all scopes of inputs", scopes, WorkerWorld, EVERYTHING)

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from blockwright_conformance.checker.history import History, run_machine
+from blockwright_conformance.checker.history import History, walks
 from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.offload.chain import ChainWorld
 from blockwright_conformance.offload.scopes import ChainScope, Slice, request
@@ -72,7 +72,7 @@ OFFLOAD_HISTORIES: dict[str, ChainScope] = {
     name: drawn(name, **{key: tupled(value) for key, value in row.items()}) for name, row in FILE["chains"].items()
 }
 
-LENGTHS: dict[str, Any] = {"quick": (1, 60), "pr": (8, 200), "nightly": (1000, 300, False)}
+LENGTHS: dict[str, Any] = {"quick": (1, 60), "pr": (8, 200), "nightly": (1000, 300)}
 
 
 def row(name: str, profile: Profile) -> GateResult:
@@ -81,7 +81,7 @@ def row(name: str, profile: Profile) -> GateResult:
 
         return of_tables(name, profile.name)
     new = partial(History, ChainWorld(OFFLOAD_HISTORIES[name]))
-    return ran("offload machine", name, [partial(run_machine, new, *LENGTHS[profile.name])])
+    return ran("offload machine", name, [partial(walks, new, *LENGTHS[profile.name])])
 
 
 GATE = Listed((*HISTORIES, *OFFLOAD_HISTORIES), row)

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import blockwright
 from blockwright.paging import SequenceStatus
-from blockwright_conformance.checker.history import run_machine, walk
+from blockwright_conformance.checker.history import walk, walks
 from blockwright_conformance.gates import GateResult
 from blockwright_conformance.rows import ran
 
 from .gate import HISTORIES, World
 from .tables_engine import PagedEngine
 
-LENGTHS: dict[str, Any] = {"quick": (1, 40), "pr": (8, 100), "nightly": (1000, 200, False)}
+LENGTHS: dict[str, Any] = {"quick": (1, 40), "pr": (8, 100), "nightly": (1000, 200)}
 
 
 MOVES: Final = {
@@ -38,9 +38,10 @@ class Moves:
     Each is a method that takes a few numbers, by which it picks.
     """
 
-    names, weights = tuple(MOVES), MOVES
+    names = tuple(MOVES)
 
     def __init__(self, engine: PagedEngine) -> None:
+        self.weights = dict(MOVES)
         self.engine, self.world, self.fired, self.made = engine, engine.world, engine.fired, 0
         self.reset, self.finish = engine.reset, engine.finish
 
@@ -126,5 +127,5 @@ def random_walk(
 
 
 def histories(name: str, profile: str) -> GateResult:
-    machine = partial(run_machine, lambda: Moves(PagedEngine(HISTORIES[name])), *LENGTHS[profile])
-    return ran("paged machine", name, [machine])
+    taken = partial(walks, lambda: Moves(PagedEngine(HISTORIES[name])), *LENGTHS[profile])
+    return ran("paged machine", name, [taken])

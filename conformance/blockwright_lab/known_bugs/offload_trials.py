@@ -5,6 +5,7 @@ HASH-1    of what leaves the process: another model, data type, layout or rank h
 CHAIN-6   of the connector: what a load has brought is what the request's tokens name, whatever became of the blocks
 LIVE-1    of the connector: what is offered to a request could be loaded, were nothing else there
 CHAIN-14  of the connector: of a running request nothing is refused or waits while the tiers have room
+CHAIN-18  of the connector: all that the tiers hold is offered, and comes, while the host can pass it through
 CALL-1    of the connector: results and events that an interrupted call did not return are returned by the next one
 PUB-4     of the connector: it asks for no key that a request does not have yet
 """
@@ -282,6 +283,44 @@ def grown(package: ModuleType) -> Iterator[Fault]:
             for _ in range(3):
                 engine.settle()
         engine.end(request)
+
+
+def filled(package: ModuleType) -> Iterator[Fault]:
+    """Load prompts by way of a host that is full of blocks which are still to go down (CHAIN-18)."""
+    rearm()
+    for kinds, host in ((KINDS[:1], 4), (KINDS, 6)):
+        engine = Engine(package, "publish", 24, kinds=kinds, sizes=(host, 40), write="back", reserve=0)
+        for token in range(4):
+            engine.serve(f"first {token}", token, settles=True)
+            for _ in range(3):
+                engine.settle()
+        for token in range(4):
+            engine.manager.reset_prefix_cache()
+            request = engine.core.Request(f"again {token}", [token] * LENGTH, SIZE, hasher=engine.hasher)
+            external = engine.load(request)
+            results = [each.num_tokens for _ in range(4) for each in engine.settle()]
+            if results != [LENGTH // SIZE * SIZE]:
+                yield Fault("CHAIN-18", f"{external} tokens of {LENGTH} were offered, and {results} came", token)
+                return
+            engine.end(request)
+
+
+def crowded(package: ModuleType) -> Iterator[Fault]:
+    """Write prompts through a host that holds one of them, beside an empty tier below (CHAIN-14)."""
+    rearm()
+    engine = Engine(package, "publish", 10, kinds=KINDS[:1], sizes=(3, 40), write="through")
+    engine.handler.at_once = False
+    for token in range(4):
+        while engine.manager.block_pool.get_num_free_blocks() < LENGTH // SIZE + 1:
+            engine.settle()
+        engine.serve(f"first {token}", token)
+    for _ in range(12):
+        engine.settle()
+    engine.manager.reset_prefix_cache()
+    asked = (engine.core.Request(f"a{token}", [token] * LENGTH, SIZE, hasher=engine.hasher) for token in range(4))
+    found = [engine.connector.get_num_new_matched_tokens(each, 0)[0] for each in asked]
+    if min(found) < LENGTH // SIZE * SIZE:
+        yield Fault("CHAIN-14", f"of four prompts with room below {found} tokens are found", 4)
 
 
 class InterruptError(BaseException):

@@ -51,6 +51,8 @@ def requests(package: ModuleType) -> Iterator[tuple[tuple[object, ...], Any]]:
         yield from keys_of((0,) * NUM_TOKENS, lora, salt, ())
     for tokens in product((0, 1, 256), repeat=NUM_TOKENS):
         yield from keys_of(tokens, None, None, ())
+    for tokens in product((0, 1 << 31, 1 << 40, (1 << 40) + 1), repeat=NUM_TOKENS - 1):
+        yield from keys_of((*tokens, 0), None, None, ())
     for items, lora in product(ITEMS, NAMES[:2]):
         yield from keys_of((0,) * NUM_TOKENS, lora, None, items)
     for token in range(NUM_MANY):
@@ -220,6 +222,33 @@ def interrupts(package: ModuleType) -> Iterator[Fault]:
                 "CALL-1", f"interrupted at use {at} of a hash: the stream lost {lost[0]}, a consumer {lost[1]}", 3
             )
             return
+
+
+def chain_of(package: ModuleType, count: int) -> list[Any]:
+    """Return the events of blocks of one token, one behind the other."""
+    stored = package.events.BlockStored
+    return [stored(at + 1, at or None, at.to_bytes(4, "little"), 1) for at in range(count)]
+
+
+def prefixes_gone(package: ModuleType) -> Iterator[Fault]:
+    """Return EV-7 if a router does not find a window whose beginning is gone."""
+    events = package.events
+    layout = events.CacheLayout((events.GroupLayout("sliding_window", 1, 3),), 1)
+    index = package.observe.PrefixIndex(chain_of(package, 90), layout=layout)
+    for at in range(1, 89):
+        index.apply([events.BlockRemoved(at)])
+    for at in range(1000, 1200):
+        index.apply([events.BlockStored(at, None, at.to_bytes(4, "little"), 1)])
+    if (found := index.match(list(range(90)))) != 90:
+        yield Fault("EV-7", f"of 90 tokens with the last two cached a router finds {found}", 3)
+
+
+def copies_gone(package: ModuleType) -> Iterator[Fault]:
+    """Return EV-1 if a router forgets a content with one of its two copies."""
+    chain, removed = chain_of(package, 3), package.events.BlockRemoved(3)
+    index = package.observe.PrefixIndex([*chain, *chain, removed])
+    if (found := index.match([0, 1, 2])) != 3:
+        yield Fault("EV-1", f"of three blocks with two copies each, one of which went, a router finds {found}", 3)
 
 
 def queue(manager: Any) -> tuple[Any, ...]:

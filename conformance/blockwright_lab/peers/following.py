@@ -121,11 +121,12 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
         wanted = outcome.refusal or "success"
         law = getattr(error, "law", None) or adapter.law_of(error)
         return Followed(outcome, None, [Fault(law, "error", f"{where(error)}; expected {wanted}")])
-    outcome = tell(state, action, reply, choice_of(adapter, reply))
+    shown = adapter.observe(names_of(state))
+    choice = choice_of(adapter, state, reply, shown, tuple(range(len(state.requests))))
+    outcome = tell(state, action, reply, choice)
     outcome = replace(outcome, state=begin(outcome.state).state)  # type: ignore[union-attr]  # each call is a step of its own
     if isinstance(action, Call) and action.kind == "FinishLoad":
         outcome = replace(outcome, state=replace(outcome.state, contents=arrived(state, outcome, *action.arguments)))
-    shown = adapter.observe(names_of(state))
     faults = misfound(state, action, reply) + misjudged(state, action, outcome, reply)
     is_agreed = reply.refused == (outcome.refusal is not None)
     if outcome.refusal is not None and not reply.refused:

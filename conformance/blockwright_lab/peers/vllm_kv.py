@@ -199,7 +199,7 @@ class VllmAdapter(ManagerAdapter):
         raise NotImplementedError
 
     plan = commit = publish_before = free_before = start = settle = allocate_each = fork = take_copies = unasked
-    pin = take = unpin = explain = lease = count_on = retain = release_prefix = advance_time = unasked
+    pin = take = unpin = explain = lease = count_on = retain = release_prefix = advance_time = touch = unasked
 
     def finish_load(self, name: str, count: int) -> None:
         """End a load as the scheduler does: publish what came, or release everything if nothing has.

@@ -73,7 +73,8 @@ def table_of(state: State, request: object, at: int, group: Group) -> Table:
     if not isinstance(group.kind, Mamba):
         return Table(group.kind, size, request.trimmed, len(request.tables[at]) * size)
     stop = max(request.trimmed, given(request, group))
-    return Table(group.kind, size, stop if drafts_beside(group.kind) else request.trimmed, stop)
+    is_read = not (drafts_beside(group.kind) or request.added.is_inside)
+    return Table(group.kind, size, request.trimmed if is_read else stop, stop)
 
 
 # --- part two: block tables

@@ -17,6 +17,7 @@ from blockwright_spec.manager.laws import (
     POLICY_LAWS,
     POLICY_STEP_LAWS,
     RESTART_LAWS,
+    ROUTER_LAWS,
     STEP_LAWS,
 )
 from blockwright_spec.offload.chain_laws import CHAIN_LAWS, CHAIN_STEP_LAWS
@@ -59,6 +60,7 @@ FAMILIES: tuple[tuple[Family, tuple[Any, ...]], ...] = (
     (Family(1, "every state of a manager", "states", ("lockstep", "choices")), LAWS),
     (Family(1, "every step of a manager", "transitions", ("lockstep", "choices")), STEP_LAWS),
     (Family(1, "what is told, at every point of a history", "transitions", ("lockstep",)), EVENT_LAWS),
+    (Family(1, "what a router answers, in every state", "states", ("lockstep",)), ROUTER_LAWS),
     (Family(1, "every step in which what happens is counted", "transitions", ("lockstep",)), METRIC_LAWS),
     (Family(1, "every restart that tests play", "transitions", ()), RESTART_LAWS),
     (Family(1, "every state in which candidates are told apart", "states", ("lockstep",)), POLICY_LAWS),

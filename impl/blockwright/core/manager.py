@@ -53,7 +53,7 @@ from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
 from blockwright.core.tables.group import group_tables, refuse_eagle
 from blockwright.core.tables.view import GroupView
 from blockwright.errors import InvalidArgumentError, UnsupportedError
-from blockwright.events import KVCacheEvent
+from blockwright.events import KVCacheEvent, cache_layout
 from blockwright.exclusions import refuse_exclusions
 from blockwright.kinds import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec, SlidingWindowSpec
 
@@ -288,6 +288,7 @@ class KVCacheManager:
             max(most) if runs_ahead else 0,
             unit,
         )
+        pool._describe(cache_layout([group.kv_cache_spec for group in groups], sizes, config.alignment, use_eagle))
         self._state: State = State(config, pool, managers)
         self._evictions: EvictionReader | None = pool.read_evictions(from_start=True) if track_evictions else None
 
@@ -313,19 +314,40 @@ class KVCacheManager:
 
     # ------------------------------------------------------------------ lookup
 
-    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
+    def get_computed_blocks(self, request: Request, max_tokens: int | None = None) -> tuple[KVCacheBlocks, int]:
         """Return the longest cached prefix of a request that is not running, and its tokens.
 
         At most ``num_tokens - 1`` tokens, so that one is left to compute. Nothing changes: pass the result to
         `allocate_slots` to adopt it. Empty without caching, without keys, and when prompt log-probabilities are
-        needed. Complexity: at most one index lookup per block. law: HIT-1, HIT-2.
+        needed. Complexity: at most one index lookup per block. law: HIT-1, HIT-2, HIT-4.
+
+        Args:
+            request: see above.
+            max_tokens: look for no longer hit, for an engine that computes the tokens behind it whatever is cached:
+                for their log-probabilities, for example.
 
         Raises:
-            InvalidArgumentError: the request was made with another block size or hasher.
+            InvalidArgumentError: the request was made with another block size or hasher, or a negative `max_tokens`.
         """
         give_keys(self._state, request)
-        hit = find(self._state, request)
+        most: i64 = MAX_LENGTH if max_tokens is None else count_of("max_tokens", max_tokens)
+        hit = find(self._state, request, most)
         self._tell()
+        return hit
+
+    def touch(self, request: Request, max_tokens: int | None = None) -> tuple[KVCacheBlocks, int]:
+        """Return what `get_computed_blocks` returns, and count it as used now: it is evicted after all that was before.
+
+        For engines that look each waiting request up again and again, and in which what waits is not to be evicted.
+        Nothing is held. Complexity: as `get_computed_blocks`, and O(blocks of the hit). law: USE-1.
+
+        Raises:
+            InvalidArgumentError: as `get_computed_blocks`.
+        """
+        hit = self.get_computed_blocks(request, max_tokens)
+        self._state.pool._use(hit[0].ids)
+        if hit[1] > 0:
+            hit[0].stamp(request)
         return hit
 
     def explain_hit(self, request: Request) -> HitExplanation:

@@ -38,6 +38,15 @@ _TIMES = {
 }
 
 
+_MOVED = {
+    "finished": "Transfers that arrived whole.",
+    "failures": "Transfers that were refused, failed, or were given up.",
+    "bytes": "Bytes that arrived.",
+    "seconds": "Seconds of moving, without the wait.",
+    "wait_seconds": "Seconds in the queue.",
+}
+
+
 class Metrics(Collector):
     """Numbers of one manager.
 
@@ -198,7 +207,9 @@ class Metrics(Collector):
     def _offload(self) -> Iterator[Metric]:
         """Yield the transfers from and to the device, of all tiers together: one family for each name."""
         ways: dict[str, list[TransferStats]] = {"store": [], "load": []}
-        for (source, target), counted in self._transfers().items() if self._transfers else ():
+        pairs = dict(self._transfers()) if self._transfers else {}
+        yield from self._by_pair(pairs)
+        for (source, target), counted in pairs.items():
             stats = counted.transfers if isinstance(counted, PairStats) else counted
             if stats is not None and "GPU" in (source, target):
                 ways["store" if source == "GPU" else "load"].append(stats)
@@ -210,6 +221,22 @@ class Metrics(Collector):
                 name, text = f"blockwright:kv_offload_{way}_wait_seconds", "Time of transfers in the queue."
                 waits = [sum(numbers) for numbers in zip(*[each.waits for each in found], strict=True)]
                 yield self._histogram(name, text, LATENCY_BOUNDS, waits, sum(each.wait_seconds for each in found))
+
+    def _by_pair(self, pairs: Mapping[Pair, TransferStats | PairStats]) -> Iterator[Metric]:
+        """Yield what was moved between each two media, the disk and stores that engines share among them."""
+        labels = [*self._labels, "source", "target"]
+        for name, text in _MOVED.items():
+            family = CounterMetricFamily(f"blockwright:kv_transfer_{name}", text, labels=labels)
+            for pair, counted in pairs.items():
+                stats = counted.transfers if isinstance(counted, PairStats) else counted
+                moved = {} if stats is None else stats._asdict()
+                if isinstance(counted, PairStats):
+                    moved |= {"finished": counted.succeeded, "failures": counted.failed + counted.refused}
+                elif stats is not None:
+                    moved["failures"] = stats.failed + stats.timed_out + stats.cancelled + stats.refused
+                if name in moved:
+                    family.add_metric([*self._labels.values(), *pair], moved[name])
+            yield family
 
     def _histogram(
         self, name: str, text: str, bounds: Sequence[float], numbers: Sequence[int], total: float

@@ -1,114 +1,112 @@
-"""A router's index of one engine: a small consumer of events, for routers' tests and as a reference."""
+"""A router's index of one engine: what it would hit, from its events alone."""
 
 from __future__ import annotations
 
-import struct
-from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Sequence
-from struct import pack
+from math import lcm
 
 from blockwright.errors import InvalidArgumentError
-from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
-
-_Place = tuple[object, ...]
-_Step = tuple[tuple[BlockHash, int, str], _Place | None, BlockStored | None]
-"""What an event changes: by its key, the place of a block and the block, or None and None for one that is gone."""
-
-Item = tuple[str, int, int]
-"""A multimodal item of a prompt: identifier, offset, length."""
+from blockwright.events import BlockHash, CacheLayout, GroupLayout, KVCacheEvent
+from blockwright.observe.known_blocks import Changes, KnownBlocks, Step, step_of
+from blockwright.observe.matching import Item, Prompt, longest_hit, longest_row, reads_all
 
 
 class PrefixIndex:
     """Knows which prefixes an engine can find, from its events alone.
 
-    Hashes are whatever the events carry: the engine's own bytes, or the integers of the wire.
+    Hashes are whatever the events carry: the engine's own bytes, or the integers of the wire. Several copies of one
+    content may be reported: it is there until the last of them is gone. Ranks of one engine are kept apart.
 
     Example:
+        >>> from struct import pack
         >>> from blockwright.events import BlockStored
         >>> index = PrefixIndex([BlockStored(b"h", None, pack("<2i", 7, 8), 2, cache_salt="tenant")])
         >>> index.match([7, 8, 9], cache_salt="tenant"), index.match([7, 8, 9])
         (2, 0)
     """
 
-    def __init__(self, events: Iterable[KVCacheEvent] = ()) -> None:
-        """Begin with a snapshot's events, or with nothing."""
-        self._blocks: dict[tuple[BlockHash, int, str], BlockStored] = {}
-        self._children: dict[_Place, tuple[BlockHash, ...]] = {}
-        self._sizes: dict[tuple[int, str], set[tuple[int, int]]] = {}  # tokens in a block, and behind it in its key
-        self._parents: set[BlockHash | None] = set()  # of all blocks, and of few that are gone
-        self._due: deque[list[_Step | None]] = deque()
+    def __init__(
+        self, events: Iterable[KVCacheEvent] = (), *, layout: CacheLayout | None = None, tells_hits: bool = False
+    ) -> None:
+        """Begin with a snapshot's events, or with nothing.
+
+        Args:
+            events: as `apply` takes them.
+            layout: what a hit needs of the groups of layers, for an engine whose events do not say it.
+            tells_hits: the engine also reports what it hits as stored (vLLM's report mode "full"), so that to be
+                reported again says nothing of copies.
+        """
+        self._layout, self._tells_hits = layout, tells_hits
+        self._ranks: dict[int, KnownBlocks] = {0: KnownBlocks()}
+        self._due: deque[tuple[int, list[Step]]] = deque()
+        self._changes: tuple[tuple[int, list[Step]], Changes] | None = None
         self.apply(events)
+
+    def copy(self) -> PrefixIndex:
+        """Return an independent copy. O(index)."""
+        self._go_on()
+        twin = PrefixIndex(layout=self._layout, tells_hits=self._tells_hits)
+        twin._ranks = {rank: known.copy() for rank, known in self._ranks.items()}
+        return twin
 
     def __bool__(self) -> bool:
         """Return True: it is an object that goes on, empty or not."""
         return True
 
     def __len__(self) -> int:
-        """Return how many blocks are known."""
+        """Return how many blocks are known, copies not counted."""
         self._go_on()
-        return len(self._blocks)
+        return sum(map(len, self._ranks.values()))
 
-    def known_keys(self) -> frozenset[tuple[BlockHash, int, str]]:
-        """Return all that can be found: hash, group of layers, medium. O(index)."""
+    def ranks(self) -> list[int]:
+        """Return the data-parallel ranks that events came from."""
         self._go_on()
-        return frozenset(self._blocks)
+        return sorted(rank for rank, known in self._ranks.items() if known.sizes)
+
+    def known_keys(self, rank: int | None = None) -> frozenset[tuple[BlockHash, int, str]]:
+        """Return all that can be found, by any rank or by one: hash, group of layers, medium. O(index)."""
+        self._go_on()
+        return frozenset(key for known in self._of(rank) for key in known.all_keys())
+
+    def _of(self, rank: int | None) -> list[KnownBlocks]:
+        return list(self._ranks.values()) if rank is None else [self._ranks[rank]] if rank in self._ranks else []
 
     def apply(self, events: Iterable[KVCacheEvent]) -> None:
-        """Fold events in, in order. O(events).
+        """Fold events in, in order: of the rank that a payload names, where they are what `decode` returned. O(events).
 
         A call that is interrupted once it changes something is finished by the next one (CALL-1).
 
         Raises:
             InvalidArgumentError: an object is no event. No event is folded in then.
         """
+        rank = getattr(events, "rank", 0)
+        layout, kinds = getattr(events, "layout", None), getattr(events, "kinds", {})
+        steps = list[Step]()
         try:
-            steps = [_step(event) for event in events]
+            for event in events:
+                steps.append(step_of(event))
+                layout = getattr(event, "layout", None) or layout
         except (AttributeError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"events: cannot be folded in ({error}); give events as decode does") from error
-        self._due.append(steps)
+        if steps:
+            known = self._ranks.setdefault(rank, KnownBlocks())
+            known.layout = layout or known.layout
+            known.kinds.update(kinds)
+            self._due.append((rank, steps))
         self._go_on()
 
     def _go_on(self) -> None:
-        """Fold in the events that are due.
-
-        To begin anew with the same events does no harm: the last event on a key counts.
-        """
-        blocks = self._blocks
+        """Fold in the batches that are due; each is worked out first, and then put in, which may be done twice."""
         while self._due:
-            steps = self._due[0]
-            for step in steps:
-                if step is None:
-                    blocks.clear()
-                    self._children.clear()
-                    self._sizes.clear()
-                    self._parents.clear()
-                    continue
-                key, place, event = step
-                if key in blocks:
-                    self._take_out(key[0], _place(blocks[key]))
-                if event is None or place is None:
-                    blocks.pop(key, None)
-                    continue
-                self._take_out(key[0], place)
-                self._children[place] = (*self._children.get(place, ()), key[0])
-                self._sizes.setdefault(key[1:], set()).add((event.block_size, len(event.lookahead) // 4))
-                blocks[key] = event
-                self._parents.add(event.parent_block_hash)
-            if len(self._parents) > 2 * len(blocks) + 64:
-                self._parents = {event.parent_block_hash for event in blocks.values()}
-            if self._due and self._due[0] is steps:
+            due = self._due[0]
+            known = self._ranks[due[0]]
+            if self._changes is None or self._changes[0] is not due:
+                self._changes = due, known.worked_out(due[1], self._tells_hits)
+            known.put_in(self._changes[1])
+            if self._due and self._due[0] is due:
                 self._due.popleft()
-
-    def _take_out(self, block_hash: BlockHash, place: _Place) -> None:
-        """Remove a block from its place. Another hash of the same content stays there."""
-        known = self._children.get(place, ())
-        if block_hash in known:
-            left = tuple([each for each in known if each != block_hash])
-            if left:
-                self._children[place] = left
-            else:
-                del self._children[place]
+            self._changes = None
 
     def match(
         self,
@@ -118,99 +116,74 @@ class PrefixIndex:
         lora_id: int | None = None,
         cache_salt: str | None = None,
         mm_items: Sequence[Item] = (),
-        group_id: int = 0,
+        group_id: int | None = None,
         medium: str | Sequence[str] = "GPU",
         block_size: int | None = None,
+        rank: int | None = None,
+        leave: int = 0,
     ) -> int:
-        """Return how many leading tokens a group has blocks for, one after the other, on a medium. O(tokens).
+        """Return how many leading tokens the engine would hit. O(tokens). law: EV-7.
 
-        A block counts only under the same adapter, salt and items, and before the tokens that its hash looks ahead at.
-        For windowed and recurrent layers the engine may find more: their hits need not begin at the first block.
+        A hit has, in each group of layers, what the next token reads: all blocks, those of a window or of a chunk, or
+        a state. A block counts only under the same adapter, salt and items, and before the tokens that its hash looks
+        ahead at. Where an engine does not say what its groups are, each is taken to read everything, which finds less.
 
         Args:
             token_ids: of the prompt.
             lora_name: the adapter; of an engine that sends numbers without names, give `lora_id` instead.
             lora_id: the adapter's number.
             cache_salt: of the request.
-            mm_items: of the whole prompt.
-            group_id: group of layers.
+            mm_items: of the whole prompt, in any order.
+            group_id: count the blocks of this group alone, one after the other from the first, whatever its kind.
             medium: where: each medium has blocks of its own size. Of several, ``("GPU", "CPU", "DISK")`` for example,
                 the first is asked alone, and the others for what follows, as an engine loads it. Blocks below the host
                 pass through it, so that one load brings no more than the host holds: `match` does not know its size.
-            block_size: tokens in a block, to look at blocks of this size alone; otherwise the longest match counts.
+            block_size: count blocks of so many tokens alone, in the one group of layers.
+            rank: of this rank; by default that of the rank which hits most.
+            leave: tokens at the end that are computed whatever is cached: 1 for what an engine's lookup returns.
 
         Raises:
             InvalidArgumentError: a token is no token id.
         """
         self._go_on()
         media = (medium,) if isinstance(medium, str) else tuple(medium)
-        adapter = lora_name if lora_name is not None else lora_id
-        reached: dict[int, tuple[BlockHash | None, ...]] = {0: (None,)}
-        for names in (media[:1], media[1:]):
-            ways = [
-                (name, size, ahead)
-                for name in names
-                for size, ahead in self._sizes.get((group_id, name), ())
-                if block_size is None or size == block_size
-            ]
-            due, most = sorted(reached), max([size + ahead for _, size, ahead in ways], default=0)
-            for start in due:
-                if self._parents.isdisjoint(reached[start]):  # as behind a part of a block
-                    continue
-                tokens = _packed(token_ids[start : start + most], start)
-                salt = None if start else cache_salt
-                for name, size, ahead in ways:
-                    if len(tokens) < 4 * (size + ahead):
-                        continue
-                    items = tuple(
-                        (item, offset - start)
-                        for item, offset, count in mm_items
-                        if offset < start + size + ahead and offset + count > start
-                    )
-                    behind = tokens[4 * size : 4 * (size + ahead)]
-                    own = tokens[: 4 * size], behind, adapter, salt, items, group_id, name
-                    found = [self._children.get((parent, *own), ()) for parent in reached[start]]
-                    if hashes := tuple([child for children in found for child in children]):
-                        if start + size not in reached:
-                            insort(due, start + size)
-                        reached[start + size] = tuple({*reached.get(start + size, ()), *hashes})
-        return max(reached)
+        prompt = Prompt(token_ids, lora_name if lora_name is not None else lora_id, cache_salt, mm_items)
+        most = max(0, prompt.length - leave)
+
+        def longest(prompt: Prompt) -> int:
+            return max(
+                [self._found(each, prompt, media, group_id, block_size, most) for each in self._of(rank)], default=0
+            )
+
+        try:
+            return longest(prompt)
+        except InvalidArgumentError:
+            narrowed = prompt.narrowed()
+            if narrowed is None:
+                raise
+        return longest(narrowed)
+
+    def _found(
+        self, known: KnownBlocks, prompt: Prompt, media: tuple[str, ...], group: int | None, size: int | None, most: int
+    ) -> int:
+        """Return how much of a prompt would be hit by what is known of one rank."""
+        layout = self._layout or known.layout or _layout_of(known, media)
+        if group is not None or size is not None or layout is None:
+            return longest_row(known, prompt, group or 0, media, size, most)
+        return longest_hit(known, prompt, layout, media, most)
 
 
-def _packed(token_ids: Sequence[int], start: int) -> bytes:
-    try:
-        return pack(f"<{len(token_ids)}i", *token_ids)
-    except struct.error as error:
-        raise InvalidArgumentError(
-            f"token_ids: must be integers within 0..2147483647 ({error}, in {start}..{start + len(token_ids) - 1})"
-        ) from None
+def _layout_of(known: KnownBlocks, media: Sequence[str]) -> CacheLayout | None:
+    """Return the layout as far as events of single groups say it; None if one group has blocks of several sizes.
 
-
-def _step(event: KVCacheEvent) -> _Step | None:
-    """Return the change of an event; None if it clears all."""
-    if isinstance(event, AllBlocksCleared):
-        return None
-    if not isinstance(event, BlockStored | BlockRemoved):
-        raise TypeError(f"{type(event).__name__} is no event")
-    key = (event.block_hash, event.group_id, event.medium)
-    step = (key, _place(event), event) if isinstance(event, BlockStored) else (key, None, None)
-    hash(step[:2])  # what cannot be a key raises TypeError here, before anything changes
-    return step
-
-
-def _place(event: BlockStored) -> _Place:
-    """Return a block's place in the tree: below its parent, by all that decides its content.
-
-    A salt decides the hash of the first block, and with it those of all blocks after it, so that it is compared there
-    alone: vLLM sends it with no other block.
+    A group of which nothing was told reads everything, too: nothing can be hit then.
     """
-    return (
-        event.parent_block_hash,
-        event.tokens,
-        event.lookahead,
-        event.lora_name if event.lora_name is not None else event.lora_id,
-        event.cache_salt if event.parent_block_hash is None else None,
-        tuple([(name, offset) for name, offset, _ in event.mm_items]),  # the wire has no lengths
-        event.group_id,
-        event.medium,
-    )
+    count = 1 + max([*known.kinds, *(at for at, _ in known.sizes)], default=0)
+    groups = []
+    for at in range(count):
+        kind, window = known.kinds.get(at, ("unknown", None))
+        sizes = [known.sizes.get((at, name), ()) for name in media]
+        groups.append(GroupLayout(kind, max(sizes[0] if sizes else (), default=1), window))
+        if count == 1 and reads_all(groups[0]) and (not all(len(each) == 1 for each in sizes) or len(media) > 1):
+            return None
+    return CacheLayout(tuple(groups), lcm(*(group.block_size for group in groups)))

@@ -1,9 +1,14 @@
 """A consumer that ends with the right index whatever it misses (extra ``events``: pyzmq, msgspec).
 
-It begins with a snapshot, applies the batches that follow, and asks for missed ones: for the batches themselves, if
-they are kept and are of the same life of the engine, else for another snapshot.
+Of Blockwright's publisher it begins with a snapshot, applies the batches that follow, and asks for missed ones: for the
+batches themselves, if they are kept and are of the same life of the engine, else for another snapshot.
 
-A publisher need not be Blockwright's, nor honest. A batch that cannot be read is a gap, which a snapshot mends; if the
+The publishers of vLLM, SGLang and TensorRT-LLM know numbers alone: asked for an epoch, they end their answer at once.
+Of them it asks for the last batch that it has, and what followed. If that is the same batch, the engine lives on; else
+it is another one, or has gone too far, and the index begins anew with all batches that are kept. Where batches are
+missing that no one can bring back, `ZmqSubscriber.is_complete` says so.
+
+A publisher need not be any of these, nor honest. A batch that cannot be read is a gap, which a snapshot mends; if the
 snapshot is older than the batch, the batch is passed over. No message ends `ZmqSubscriber.poll` by an error, or holds
 it longer than its time.
 """
@@ -21,9 +26,10 @@ from zmq.utils.monitor import recv_monitor_message
 
 from blockwright.arguments import guard as _guard
 from blockwright.errors import BlockwrightError, InvalidArgumentError
+from blockwright.events import AllBlocksCleared, CacheLayout
 from blockwright.observe.prefix_index import PrefixIndex
 from blockwright.observe.publisher import END
-from blockwright.observe.wire import decode
+from blockwright.observe.wire import Events, decode
 
 MAX_MESSAGE: Final = 1 << 26
 """Bytes of a message, at most; ZeroMQ ends a connection that brings a larger one."""
@@ -47,24 +53,45 @@ class ZmqSubscriber:
     Attributes:
         index: the prefixes that the engine can find, as far as reported; another object after each snapshot.
             num_snapshots, num_replays: how often batches were missed.
+        is_complete: whether all that the engine can find is in the index, as far as batches tell. False until its
+            first batch or a snapshot was heard, and after a batch that is lost for good, until the engine clears its
+            cache or another snapshot comes.
         num_gaps: batches and messages that could not be read.
+        num_unknown: events that were passed over, as nothing here knows their type; and those on unknown media.
         last_error: why the last of them could not be read, or None.
     """
 
-    def __init__(self, endpoint: str, replay_endpoint: str, *, topic: str = "", patience: float = 1.0) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        replay_endpoint: str | None = None,
+        *,
+        topic: str = "",
+        patience: float = 1.0,
+        layout: CacheLayout | None = None,
+        tells_hits: bool = False,
+    ) -> None:
         """Subscribe. The index is empty until `poll` has heard of the engine.
 
         Args:
             endpoint: the publisher's PUB socket.
-            replay_endpoint: its ROUTER socket.
+            replay_endpoint: its ROUTER socket; without one, what was missed is missing.
             topic: the topics to hear begin so.
             patience: seconds to wait for each message of an answer, and of silence after which `poll` asks if something
                 was missed; a whole answer may take 30 times that.
+            layout, tells_hits: as for `PrefixIndex`.
         """
-        self.index = PrefixIndex()
-        self.num_snapshots = self.num_replays = self.num_gaps = 0
+        self._layout, self._tells_hits = layout, tells_hits
+        self.index = PrefixIndex(layout=layout, tells_hits=tells_hits)
+        self.is_complete = False
+        self.num_snapshots = self.num_replays = self.num_gaps = self.num_unknown = 0
         self.last_error: BlockwrightError | None = None
         self._next: int | None = None
+        # Of a publisher that knows numbers alone: its rank, the batch that was applied last, and the numbers that
+        # follow from other ranks behind the same socket, of which nothing can be asked.
+        self._is_plain, self._rank = False, 0
+        self._last: tuple[int, bytes] | None = None
+        self._others: dict[int, int] = {}
         self._epoch = b""
         self._num_applied = 0
         self._passed = -1  # up to this number, batches that cannot be read are passed over
@@ -99,7 +126,7 @@ class ZmqSubscriber:
         """
         before, stop, left = self._num_applied, time.monotonic() + timeout, timeout
         while True:
-            if self._next is None or time.monotonic() - self._heard_at > self._patience:
+            if self._next is None or self._has_failed() or time.monotonic() - self._heard_at > self._patience:
                 self._ask()
             if self._asking is not None:
                 self._hear(left)
@@ -115,7 +142,11 @@ class ZmqSubscriber:
         self._ask()
         while self._asking is not None:
             self._hear(self._patience)
-        return self._failed_at == -math.inf
+        return not self._has_failed()
+
+    def _has_failed(self) -> bool:
+        """Return whether the last question had no answer, or nothing can be asked."""
+        return self._failed_at > -math.inf
 
     # ------------------------------------------------------------------ what is published
 
@@ -124,27 +155,75 @@ class ZmqSubscriber:
         while self._monitor.poll(0):  # a publisher that is back may be another one, whatever its numbers
             recv_monitor_message(self._monitor)
             self._next = None
-        self._heard_at = time.monotonic()
         if len(frames) != 3 or len(frames[1]) != 8:
             self._cannot_read(_wrong_frames(frames))
             return
         sequence = int.from_bytes(frames[1], "big")
-        if self._next is None or sequence > self._next:
+        if self._is_plain or self._has_failed():
+            self._take_numbered(sequence, frames[2])
+        elif self._next is None or sequence > self._next:
             self._ask()
         elif sequence == self._next:
             self._apply(sequence, frames[2])
 
+    def _take_numbered(self, sequence: int, payload: bytes) -> None:
+        """Apply a batch of a publisher that has numbers alone, or cannot be asked for more."""
+        events = _read(payload)
+        if isinstance(events, Events) and not self._num_applied:
+            self._rank = events.rank
+        if isinstance(events, Events) and events.rank != self._rank:
+            self._take_other(sequence, events)
+        elif self._next is not None and sequence < self._next:
+            if self._replay_endpoint is None:  # else it was replayed, or a question will tell
+                self._begin_anew()
+                self._fold(sequence, payload, events)
+        elif sequence == self._next or self._has_failed():
+            self._epoch = self._epoch if sequence == self._next else b""
+            self._fold(sequence, payload, events)
+        else:
+            self._ask()
+
+    def _take_other(self, sequence: int, events: Events) -> None:
+        """Apply a batch of another rank."""
+        following = self._others.get(events.rank, 0)
+        if sequence < following:
+            self.index.apply(_cleared(events.rank))
+        self.is_complete &= sequence in (0, following)
+        self._others[events.rank] = sequence + 1
+        self._applied(events)
+
+    def _begin_anew(self) -> None:
+        """Forget the blocks of the rank that is followed: what comes is of another life of the engine."""
+        self.index.apply(_cleared(self._rank))
+        self._next = self._last = None
+
+    def _fold(self, sequence: int, payload: bytes, events: Events | InvalidArgumentError) -> None:
+        """Apply the next batch that there is; one that cannot be read is missing, as are those before it."""
+        is_next = sequence == (0 if self._next is None else self._next)
+        if self._next is None:
+            self.is_complete = is_next
+        self.is_complete &= self._applied(events) and is_next
+        self.is_complete |= isinstance(events, Events) and AllBlocksCleared() in events
+        self._next, self._last, self._heard_at = sequence + 1, (sequence, payload), time.monotonic()
+
+    def _applied(self, events: Events | InvalidArgumentError) -> bool:
+        """Apply the events of a batch, if it can be read; return whether it can."""
+        if isinstance(events, InvalidArgumentError):
+            self._cannot_read(events)
+            return False
+        self.index.apply(events)
+        self.num_unknown += events.num_unknown
+        self._num_applied += 1
+        return True
+
     def _apply(self, sequence: int, payload: bytes) -> bool:
         """Apply the next batch, or pass it over; return False if a snapshot is needed instead."""
-        try:
-            self.index.apply(decode(payload))
-        except InvalidArgumentError as error:
-            self._cannot_read(error)
+        self._heard_at = time.monotonic()
+        if not self._applied(_read(payload)):
             if sequence > self._passed:  # else the publisher has no newer snapshot, which would mend it
                 self._passed, self._next = sequence, None
                 return False
-        else:
-            self._num_applied += 1
+            self.is_complete = False
         self._next = sequence + 1
         return True
 
@@ -157,7 +236,9 @@ class ZmqSubscriber:
     def _ask(self) -> None:
         """Begin to ask for missed batches, unless a request is under way, or has failed just now."""
         now = time.monotonic()
-        if self._asking is None and now - self._failed_at > self._patience:
+        if self._replay_endpoint is None:
+            self._failed_at = now
+        elif self._asking is None and now - self._failed_at > self._patience:
             self._asking, self._until_whole = self._catch_up(), now + _WHOLE * self._patience
             self._send(next(self._asking))
 
@@ -169,7 +250,7 @@ class ZmqSubscriber:
             self._dealer = self._context.socket(zmq.DEALER)
             self._dealer.setsockopt(zmq.RCVHWM, 100)
             self._dealer.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
-            self._dealer.connect(self._replay_endpoint)
+            self._dealer.connect(str(self._replay_endpoint))
             self._dealer.send_multipart([b"", request], zmq.DONTWAIT)
         self._until = min(time.monotonic() + self._patience, self._until_whole)
 
@@ -183,6 +264,8 @@ class ZmqSubscriber:
 
     def _heard(self, asking: _Asking, frames: list[bytes]) -> None:
         """Go on with one message of an answer. law: CALL-2."""
+        if len(frames) == 3:
+            frames.insert(1, b"")  # before vLLM #45177 there was no topic
         try:
             if len(frames) != 4 or len(frames[2]) != 8:
                 raise _wrong_frames(frames)
@@ -206,13 +289,46 @@ class ZmqSubscriber:
     def _catch_up(self) -> _Asking:
         """Ask for the batches that were missed, or for a snapshot if they are not kept, or of another life."""
         epoch, number, _ = yield b"epoch"
-        if number == END or (yield None)[1] != END:
+        self._is_plain = number == END
+        if self._is_plain:
+            return (yield from self._follow_numbers())
+        if (yield None)[1] != END:
             return False
         following = int.from_bytes(number, "big")
         is_same = self._next is not None and epoch == self._epoch and self._next <= following
         if is_same and (self._next == following or (yield from self._replay())):
             return True
         return (yield from self._join())
+
+    def _follow_numbers(self) -> _Asking:
+        """Ask a publisher that knows numbers alone for what is missing, and for all if it is another one by now."""
+        if self._last is not None and (yield from self._numbered(self._last[0])):
+            return True
+        self._begin_anew()
+        return (yield from self._numbered(0))
+
+    def _numbered(self, start: int) -> _Asking:
+        """Apply all batches from a number on; return False if that is not the batch that was applied last."""
+        request: bytes | None = start.to_bytes(8, "big")
+        is_first = True
+        while True:
+            _, number, payload = yield request
+            sequence = int.from_bytes(number, "big")
+            if is_first and self._last is not None and (sequence, payload) != self._last:
+                return False
+            if number == END:
+                break
+            if is_first and self._last is not None:
+                self._next = sequence + 1  # the same engine lives on
+            else:
+                events = _read(payload)
+                self._rank = events.rank if isinstance(events, Events) else self._rank
+                self._fold(sequence, payload, events)
+                self.num_replays += request is not None
+            is_first, request = False, None
+        if is_first:
+            self._next, self.is_complete = 0, True  # nothing was sent yet
+        return True
 
     def _replay(self) -> Generator[bytes | None, list[bytes], bool]:
         """Ask for the batches from the next one on; return whether they came and could be read."""
@@ -236,7 +352,7 @@ class ZmqSubscriber:
         epoch, following, _ = yield b"snapshot"
         if following == END:
             return False
-        index, size = PrefixIndex(), 0
+        index, size = PrefixIndex(layout=self._layout, tells_hits=self._tells_hits), 0
         while True:
             _, number, payload = yield None
             if number == END:
@@ -252,7 +368,23 @@ class ZmqSubscriber:
             self._passed = -1
         self.index, self._epoch, self._next = index, epoch, int.from_bytes(following, "big")
         self.num_snapshots += 1
+        self.is_complete = True
         return True
+
+
+def _read(payload: bytes) -> Events | InvalidArgumentError:
+    """Return the events of a batch, or why it cannot be read."""
+    try:
+        return decode(payload)
+    except InvalidArgumentError as error:
+        return error
+
+
+def _cleared(rank: int) -> Events:
+    """Return that a rank has nothing."""
+    events = Events(rank)
+    events.append(AllBlocksCleared())
+    return events
 
 
 def _milliseconds(seconds: float) -> int:

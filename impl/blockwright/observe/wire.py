@@ -4,6 +4,9 @@ A payload is ``[timestamp, [event, ...], rank]``. An event is a map with its nam
 an array that begins with its name. Blocks that follow one another in a chain share one ``BlockStored``, as engines send
 a prefill. Hashes are the last 64 bits of the block's hash, as an unsigned integer. Decoding accepts all of these.
 
+What a hit needs of the groups of layers (`events.CacheLayout`) is in the first ``BlockStored`` of a payload, in vLLM's
+form, as ``cache_layout``. Consumers skip keys that they do not know.
+
 A parent that is absent now is named all the same: a consumer sees that it does not know it. A salt is in vLLM's
 ``extra_keys`` of every block, and in SGLang's ``cache_salt`` as well. Dynamo reads only the latter, and would take
 blocks of two tenants for one.
@@ -26,7 +29,17 @@ import msgspec
 
 from blockwright.arguments import guard as _guard
 from blockwright.errors import InvalidArgumentError
-from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent, token_format
+from blockwright.events import (
+    KINDS,
+    AllBlocksCleared,
+    BlockHash,
+    BlockRemoved,
+    BlockStored,
+    CacheLayout,
+    GroupLayout,
+    KVCacheEvent,
+    token_format,
+)
 from blockwright.kinds import KVCacheSpec
 
 _MARK: Final = "\ufdd0"
@@ -62,6 +75,7 @@ class _VllmStored(_ArrayStored, tag="BlockStored", omit_defaults=True, gc=False,
     ownership: str | None = None
     lookahead_token_ids: list[tuple[int, ...]] | None = None
     cache_salt: str | None = None  # not vLLM's own; its classes skip what they do not know
+    cache_layout: CacheLayout | None = None  # the same
 
 
 class _ArrayRemoved(msgspec.Struct, tag="BlockRemoved", gc=False, array_like=True):
@@ -107,17 +121,10 @@ def kinds_of(specs: Iterable[KVCacheSpec]) -> list[GroupKind]:
 
     They have no name for a window with sinks: it is "unknown" to them, as a window alone would find hits that it lacks.
     """
-    names = {
-        "FullAttentionSpec": "full_attention",
-        "SlidingWindowSpec": "sliding_window",
-        "ChunkedLocalAttentionSpec": "chunked_local_attention",
-        "MambaSpec": "mamba",
-        "CrossAttentionSpec": "cross_attention",
-    }
     return [
         GroupKind("unknown")
         if getattr(spec, "sink_len", 0)
-        else GroupKind(names[type(spec).__name__], getattr(spec, "sliding_window", None))
+        else GroupKind(KINDS[type(spec).__name__], getattr(spec, "sliding_window", None))
         for spec in specs
     ]
 
@@ -217,9 +224,10 @@ class Encoder:
         entries: list[object] = []
         chain: list[BlockStored] = []
         stored = self._stored
-        last = None
+        last, layout = None, None
         for event in events:
             if type(event) is BlockStored:
+                layout = layout or event[12]
                 if last is not None and event[1] == last[0] and _is_joined(last, event, self._is_sglang):
                     chain.append(event)
                 else:
@@ -234,11 +242,14 @@ class Encoder:
                 entries.append(self._removed(event) if isinstance(event, BlockRemoved) else self._cleared)
         if last is not None:
             entries.append(stored(chain))
+        first = next((each for each in entries if isinstance(each, _VllmStored)), None)
+        if first is not None:
+            first.cache_layout = layout
         return self._pack((timestamp, [each for each in entries if each is not None], self._rank))
 
     def _vllm(self, chain: list[BlockStored]) -> object:
         """Return a chain of blocks as one event: mostly of one block; nearly all the time of encoding is spent here."""
-        own, parent, tokens, size, lora, group, salt, items, medium, number, _, ahead = chain[0]
+        own, parent, tokens, size, lora, group, salt, items, medium, number, _, ahead, _ = chain[0]
         if len(chain) == 1:
             hashes, has_items = [_from_bytes(own[:32][-8:]) if isinstance(own, bytes) else own], bool(items)
         else:
@@ -322,6 +333,7 @@ def _extra_keys(event: BlockStored) -> list[Any] | None:
 
 _Hash = int | bytes
 _Token = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+_Size = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 _Group = Annotated[int, msgspec.Meta(ge=0, le=1023)]
 
 
@@ -331,18 +343,34 @@ class _ReadArrayStored(msgspec.Struct, tag="BlockStored", array_like=True):
     block_hashes: list[_Hash]
     parent_block_hash: _Hash | None
     token_ids: list[_Token | list[_Token]]  # pairs, as SGLang names the tokens of a draft model's keys
-    block_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    block_size: _Size
     lora_id: Any = None
     medium: str | None = None
     lora_name: str | None = None
     extra_keys: list[list[Any] | None] | None = None
     group_idx: _Group | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: _Size | None = None
+
+
+class _ReadGroup(msgspec.Struct, array_like=True):
+    kind: str
+    block_size: _Size
+    window: _Size | None
+    sinks: Annotated[int, msgspec.Meta(ge=0)]
+    margin: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _ReadLayout(msgspec.Struct, array_like=True):
+    groups: Annotated[list[_ReadGroup], msgspec.Meta(min_length=1)]
+    unit: _Size
 
 
 class _ReadStored(_ReadArrayStored, tag="BlockStored", array_like=False):
     ownership: str | None = None
     lookahead_token_ids: list[list[_Token]] | None = None
     cache_salt: str | None = None
+    cache_layout: _ReadLayout | None = None
 
 
 class _ReadArrayRemoved(msgspec.Struct, tag="BlockRemoved", array_like=True):
@@ -355,61 +383,141 @@ class _ReadRemoved(_ReadArrayRemoved, tag="BlockRemoved", array_like=False):
     ownership: str | None = None
 
 
+class _ReadCleared(msgspec.Struct, tag="AllBlocksCleared"):
+    medium: str | None = None
+
+
 class _ReadMaps(msgspec.Struct, array_like=True):
     timestamp: Any
-    events: list[_ReadStored | _ReadRemoved | _Cleared]
+    events: list[_ReadStored | _ReadRemoved | _ReadCleared]
+    rank: Any = None
 
 
-class _ReadArrays(msgspec.Struct, array_like=True):
+class _ReadEach(msgspec.Struct, array_like=True):
     timestamp: Any
-    events: list[_ReadArrayStored | _ReadArrayRemoved | _ArrayCleared]
+    events: list[dict[str, Any] | list[Any]]
+    rank: Any = None
 
 
 _MAPS = msgspec.msgpack.Decoder(_ReadMaps)
-_ARRAYS = msgspec.msgpack.Decoder(_ReadArrays)
+_EACH = msgspec.msgpack.Decoder(_ReadEach)
+_UNREADABLE: Final = (msgspec.MsgspecError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_KNOWN: Final = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
+_MEDIA: Final = {
+    name: medium
+    for medium, names in {
+        "GPU": ("GPU", "HBM", "DEVICE"),
+        "CPU": ("CPU", "CPU_PINNED", "CPU_TIER1", "HOST", "HOST_PINNED", "DRAM"),
+        "DISK": ("DISK", "CPU_TIER2", "SSD", "NVME"),
+        "STORAGE": ("STORAGE",),
+        "EXTERNAL": ("EXTERNAL",),
+    }.items()
+    for name in names
+}
+"""The media by all names that engines have for them."""
 
 
-def decode(payload: bytes) -> list[KVCacheEvent]:
+class Events(list[KVCacheEvent]):
+    """The events of a payload, block by block.
+
+    Attributes:
+        rank: of the engine, by which `PrefixIndex` keeps its blocks apart.
+        num_unknown: events of types that are not known, and events on a medium of which no engine's name is known.
+        kinds: what is said of single groups of layers: vLLM's name of the kind, and the window.
+        layout: what is said of all of them.
+    """
+
+    def __init__(self, rank: object = None) -> None:
+        """Begin with none."""
+        super().__init__()
+        self.rank = rank if isinstance(rank, int) else int(rank) if isinstance(rank, str) and rank.isdecimal() else 0
+        self.num_unknown = 0
+        self.kinds: dict[int, tuple[str, int | None]] = {}
+        self.layout: CacheLayout | None = None
+
+
+def decode(payload: bytes) -> Events:
     """Return the events of a payload, block by block; hashes are the integers of the wire. O(events). law: CALL-2.
 
-    Accepts maps and arrays, with or without a rank, in vLLM's words and in SGLang's; media are given vLLM's names. A
-    `BlockStored` with tokens that do not fill its blocks exactly gives no tokens, as their blocks are unknown. vLLM
-    names a salt with the first block of a chain only: the blocks after it in the same event are given it too.
+    Accepts maps and arrays, with or without a rank, in the words of vLLM, SGLang and TensorRT-LLM; media are given
+    vLLM's names. An event of a type that is not known is skipped and counted. A `BlockStored` with tokens that do not
+    fill its blocks exactly gives no tokens, as their blocks are unknown. vLLM names a salt with the first block of a
+    chain only: the blocks after it in the same event are given it too.
 
     Raises:
-        InvalidArgumentError: it is in no such form, an event is of no known type, or a field has a value that no engine
-            writes (for example a token beyond 31 bits).
+        InvalidArgumentError: it is in no such form, or a field has a value that no engine writes (for example a token
+            beyond 31 bits).
     """
     try:
         try:
-            events: Iterable[object] = _MAPS.decode(payload).events
-        except msgspec.ValidationError as error:
-            if "got `array` - at `$[1][" not in str(error):
-                raise
-            events = _ARRAYS.decode(payload).events
-        return [each for event in events for each in _decoded(event)]
-    except (msgspec.MsgspecError, RecursionError, TypeError, ValueError, struct.error) as error:
+            batch: _ReadMaps | _ReadEach = _MAPS.decode(payload)
+        except msgspec.ValidationError:
+            batch = _EACH.decode(payload)
+        found = Events(batch.rank)
+        for event in batch.events:
+            _read(event, found)
+    except (
+        msgspec.MsgspecError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ) as error:
         raise InvalidArgumentError(f"payload: is no batch of events: {error}") from error
+    return found
 
 
-def _decoded(event: Any) -> list[KVCacheEvent]:
+def _read(event: object, found: Events) -> None:
+    """Add one event of the wire, a block each, whatever its form."""
+    if isinstance(event, dict | list):
+        name = event.get("type") if isinstance(event, dict) else event[0]
+        if name in _KNOWN:
+            kinds = _ReadStored | _ReadRemoved | _ReadCleared
+            arrays = _ReadArrayStored | _ReadArrayRemoved | _ArrayCleared
+            _read(msgspec.convert(event, kinds if isinstance(event, dict) else arrays, builtin_types=(bytes,)), found)
+        elif isinstance(event, dict) and isinstance(event.get("data"), dict):
+            found += _tensorrt(event, found)
+        elif isinstance(name, str):
+            found.num_unknown += 1
+        else:
+            raise ValueError("an event has no type")
+    elif isinstance(event, _ReadCleared | _ArrayCleared):
+        medium = getattr(event, "medium", None)
+        found.append(AllBlocksCleared(None if medium is None else _MEDIA.get(medium.upper(), medium)))
+    else:
+        found += _decoded(event, found)
+
+
+def _decoded(event: Any, batch: Events) -> list[KVCacheEvent]:
     """Return one event of the wire, a block each."""
-    if isinstance(event, _Cleared | _ArrayCleared):
-        return [AllBlocksCleared()]
-    medium = _text_of(getattr(event, "ownership", None)) or event.medium or _DEVICE
-    medium = {"CPU_PINNED": "CPU"}.get(medium, medium)
+    medium = _text_of(getattr(event, "ownership", None))
+    if medium is None:
+        named_medium = event.medium or _DEVICE
+        medium = _MEDIA.get(named_medium.upper(), named_medium)
+        batch.num_unknown += medium not in _MEDIA
     group, hashes = event.group_idx or 0, event.block_hashes
     if isinstance(event, _ReadArrayRemoved):
         return [BlockRemoved(block_hash, group, medium) for block_hash in hashes]
+    if event.kv_cache_spec_kind is not None:
+        batch.kinds[group] = (event.kv_cache_spec_kind, event.kv_cache_spec_sliding_window)
+    if (layout := getattr(event, "cache_layout", None)) is not None:
+        groups = (
+            GroupLayout(each.kind, each.block_size, each.window, each.sinks, each.margin) for each in layout.groups
+        )
+        batch.layout = CacheLayout(tuple(groups), layout.unit)
     tokens, size, number = event.token_ids, event.block_size, event.lora_id
-    lora = _text_of(event.lora_name or (number if isinstance(number, str) else None))
+    extra = event.extra_keys or [None] * len(hashes)
+    lora = _text_of(event.lora_name if event.lora_name is not None else number if isinstance(number, str) else None)
+    if lora == "" and not any(keys and keys[0] == "" for keys in extra):
+        lora = None  # as engines write that there is none
     number = number if isinstance(number, int) and lora is None else None
     behind: list[Sequence[int]] = getattr(event, "lookahead_token_ids", None) or [()] * len(hashes)
     if tokens and not isinstance(tokens[0], int):
         tokens, behind = _unpaired(tokens, size)
     packed = pack(f"<{len(tokens)}i", *tokens) if len(tokens) == size * len(hashes) else b""
     named = _text_of(getattr(event, "cache_salt", None))
-    extra = event.extra_keys or [None] * len(hashes)
     found: list[KVCacheEvent] = []
     parent = event.parent_block_hash
     for at, (block_hash, keys, ahead) in enumerate(zip(hashes, extra, behind, strict=True)):
@@ -419,6 +527,27 @@ def _decoded(event: Any) -> list[KVCacheEvent]:
         later = pack(f"<{len(ahead)}i", *ahead) if own else b""
         found.append(BlockStored(block_hash, parent, own, size, lora, group, salt, items, medium, number, False, later))
         parent = block_hash if tokens else None
+    return found
+
+
+def _tensorrt(event: dict[str, Any], batch: Events) -> list[KVCacheEvent]:
+    """Return an event of TensorRT-LLM, as its `get_kv_cache_events` returns it, a block each.
+
+    Its levels of memory are one medium here: it removes a block from all of them at once, and names no level then.
+    """
+    data, kind = event["data"], event["data"].get("type")
+    batch.rank = event.get("attention_dp_rank") or batch.rank
+    if kind == "removed":
+        return [BlockRemoved(each) for each in data["block_hashes"]]
+    if kind != "stored":
+        batch.num_unknown += kind not in ("created", "updated")
+        return []
+    found, parent = list[KVCacheEvent](), data["parent_hash"]
+    for each in data["blocks"]:
+        tokens = [token["token_id"] for token in each["tokens"]]
+        own = pack(f"<{len(tokens)}i", *tokens)
+        found.append(BlockStored(each["block_hash"], parent, own, len(tokens), lora_id=each.get("lora_id")))
+        parent = each["block_hash"]
     return found
 
 
@@ -438,7 +567,10 @@ def _said(keys: list[Any], lora: str | None, salt: str | None) -> tuple[str | No
         elif isinstance(key, bytes):  # the digest of prompt embeddings
             items.append((key.hex(), 0, 0))
         elif isinstance(key, list):
-            name, offset = key[:2] if len(key) > 1 else (None, None)
+            if len(key) == 2 and isinstance(key[1], str):  # as vLLM's hashes have it: tagged with what it is
+                texts.append(_text_of(key[1]))
+                continue
+            name, offset = (key[1:] if len(key) == 3 and key[0] == "mm" else key)[:2] if len(key) > 1 else (None, None)
             if not isinstance(name, str) or not isinstance(offset, int):
                 raise ValueError(f"extra_keys: an item is a name and an offset, not {key!r:.80}")
             items.append((_text_of(name) or "", offset, 0))
@@ -447,6 +579,6 @@ def _said(keys: list[Any], lora: str | None, salt: str | None) -> tuple[str | No
     return (texts[0] if texts else salt), tuple(items)
 
 
-__all__ = ["Encoder", "GroupKind", "decode", "hash_of", "kinds_of"]
+__all__ = ["Encoder", "Events", "GroupKind", "decode", "hash_of", "kinds_of"]
 
 _guard(globals(), __all__)

@@ -35,8 +35,13 @@ if TYPE_CHECKING:
     from blockwright.offload.disk import DiskBackend, DiskStore
     from blockwright.offload.host import HostHandler, HostPool
     from blockwright.offload.identity import CacheIdentity
-    from blockwright.offload.media import ByteStore, DiskLoadStoreSpec, SharedLoadStoreSpec, StoreHandler
-    from blockwright.offload.relay import RelayHandler
+    from blockwright.offload.media import (
+        ByteStore,
+        DiskLoadStoreSpec,
+        RelayHandler,
+        SharedLoadStoreSpec,
+        StoreHandler,
+    )
     from blockwright.offload.shared.file_system import FileSystemStore
     from blockwright.offload.shared.manager import SharedStoreManager
     from blockwright.offload.shared.mooncake import MooncakeStore
@@ -52,7 +57,7 @@ ON_DEMAND: Final = {
     "HostHandler": "host",
     "HostPool": "host",
     "MooncakeStore": "shared.mooncake",
-    "RelayHandler": "relay",
+    "RelayHandler": "media",
     "SharedLoadStoreSpec": "media",
     "SharedStoreManager": "shared.manager",
     "StoreHandler": "media",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from blockwright.arguments import integer
 from blockwright.core.manager import KVCacheManager
 from blockwright.device.layout import Caches
 from blockwright.errors import InvalidArgumentError
@@ -16,7 +17,7 @@ from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.media import DiskLoadStoreSpec, StoreHandler
 from blockwright.offload.tiers.backend import CPUBackend
 from blockwright.offload.tiers.chain import OffloadChain
-from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, GPULoadStoreSpec, OffloadingManager
+from blockwright.offload.tiers.interfaces import Backend, CPULoadStoreSpec, GPULoadStoreSpec, OffloadingManager
 from blockwright.offload.tiers.lru import LRUOffloadingManager
 from blockwright.offload.worker import OffloadingWorker
 
@@ -34,6 +35,9 @@ def build_connector(
     write: str,
     block_dim: int | Sequence[int],
     events: bool,
+    shares: Mapping[str, int],
+    hint_guard: float,
+    waiting_bytes: int | None,
 ) -> OffloadingConnector:
     """Build the connector that `OffloadingConnector.build` describes."""
     if (disk is None) != (disk_blocks is None) or (disk is None) != (identity is None):
@@ -53,8 +57,13 @@ def build_connector(
         pool.check_dtype(identity.dtype)  # before a directory is made
     worker = OffloadingWorker()
     opened: list[DiskStore] = []
-    tiers: list[OffloadingManager] = [LRUOffloadingManager(CPUBackend(size, host_blocks), events)]
+
+    def tier(backend: Backend, num_blocks: int) -> OffloadingManager:
+        own = {salt: share * num_blocks // max(1, host_blocks) for salt, share in shares.items()}
+        return LRUOffloadingManager(backend, events, shares=own or None, hint_guard=hint_guard)
+
     try:
+        tiers = [tier(CPUBackend(size, host_blocks), host_blocks)]
         near = HostHandler(tensors, pool, block_dim=block_dim)
         worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, near)
         worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, near)
@@ -64,14 +73,15 @@ def build_connector(
             below = StoreHandler(pool, store)
             worker.register_handler(CPULoadStoreSpec, DiskLoadStoreSpec, below)
             worker.register_handler(DiskLoadStoreSpec, CPULoadStoreSpec, below)
-            tiers.append(LRUOffloadingManager(DiskBackend(size, store), events))
+            tiers.append(tier(DiskBackend(size, store), disk_blocks))
         chain = OffloadChain(
             tiers,
             write=write,
             reserve=(host_blocks + 7) // 8 if write == "back" and len(tiers) > 1 else 0,
             on_load="free" if store_on == "evict" else "keep",
         )
-        return OffloadingConnector(manager, chain, worker, store_on=store_on, media=opened)
+        most = None if waiting_bytes is None else integer("waiting_bytes", waiting_bytes) // pool.bytes_per_block
+        return OffloadingConnector(manager, chain, worker, store_on=store_on, most_waiting=most, media=opened)
     except BaseException:
         worker.close()
         for each in opened:

@@ -19,7 +19,7 @@ import os
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -58,6 +58,16 @@ def _given(value: T | EllipsisType | None) -> T | None:
     return None if isinstance(value, EllipsisType) else value
 
 
+class _Offers:
+    """What a load is offered of a chain: all that there is room for once the load has made some. law: CHAIN-18."""
+
+    def __init__(self, chain: OffloadChain) -> None:
+        self._chain = chain
+
+    def lookup(self, block_hashes: Iterable[bytes]) -> int:
+        return self._chain.lookup(block_hashes, room_made=True)
+
+
 class OffloadingConnector:
     """Stores blocks of one manager through a chain of tiers, and loads them back.
 
@@ -75,6 +85,7 @@ class OffloadingConnector:
         *,
         store_on: str = "publish",
         store_passing: bool = False,
+        most_waiting: int | None = None,
         media: Sequence[ByteStore] = (),
     ) -> None:
         """Stand between these three.
@@ -88,6 +99,8 @@ class OffloadingConnector:
             store_passing: also store blocks that no likely hit needs (`Eviction.is_passing`): the windows that running
                 requests have moved past. With ``"publish"``, those of prompts; which of an output are needed is
                 known only as the request ends, so all are stored.
+            most_waiting: with ``"publish"``, blocks of the device that are held at most while they wait for room in the
+                tiers; None for no bound. What waits beyond that is lost if the device takes it.
             media: closed by `close`, after the handlers.
 
         Raises:
@@ -123,7 +136,8 @@ class OffloadingConnector:
         self._per_block = chain.device_blocks_per_block
         self._desk = TransferDesk(chain, worker)
         self._names = BlockNames(chain.tiers)
-        self._stores = Stores(manager, chain, self._desk, self._names, store_on == "publish", store_passing)
+        most = manager.block_pool.num_blocks if most_waiting is None else integer("most_waiting", most_waiting)
+        self._stores = Stores(manager, chain, self._desk, self._names, store_on == "publish", store_passing, most)
         self._found: dict[str, FoundHit] = {}
         self._loads: dict[int, Load] = {}
         self._ended: list[Load] = []  # loads that never began, until the engine asks
@@ -148,6 +162,9 @@ class OffloadingConnector:
         write: str = "through",
         block_dim: int | Sequence[int] = 0,
         events: bool = False,
+        shares: Mapping[str, int] | None = None,
+        hint_guard: float = 0.0,
+        waiting_bytes: int | None = None,
     ) -> OffloadingConnector:
         """Make a connector with all its parts: the host's memory and, if it is named, a directory on a disk below it.
 
@@ -167,6 +184,9 @@ class OffloadingConnector:
             block_dim: as for `HostPool`.
             events: keep the events of the tiers for `take_events`. With ``store_on="evict"`` the manager must be made
                 with ``enable_kv_cache_events=True``, since it alone knows the tokens of an evicted block.
+            shares: blocks of the host that tenants may count on, by cache salt; of the disk they have the same part.
+            hint_guard: part of each tier, within 0.0 .. 1.0, that no hint affects, as for `KVCacheManager`.
+            waiting_bytes: `most_waiting`, in bytes of the device.
 
         Raises:
             InvalidArgumentError: as above, or an argument is not as described.
@@ -175,7 +195,8 @@ class OffloadingConnector:
         from blockwright.offload.assembly import build_connector
 
         stores = host_blocks, disk, disk_blocks, identity
-        return build_connector(manager, tensors, *stores, store_on, write, block_dim, events)
+        kept = shares or {}, hint_guard, waiting_bytes
+        return build_connector(manager, tensors, *stores, store_on, write, block_dim, events, *kept)
 
     def _require(self) -> None:
         """Refuse a call that cannot be served.
@@ -261,9 +282,11 @@ class OffloadingConnector:
         """Return the longest length that one load can bring, and the blocks that it brings."""
         managers = self._manager.managers
 
+        offers = _Offers(self._chain)
+
         def found(most: int) -> tuple[int, list[NeededBlock]]:
             return external_hit(
-                self._chain,
+                offers,
                 managers,
                 request,
                 num_computed,
@@ -273,7 +296,7 @@ class OffloadingConnector:
             )
 
         def has_room(needed: list[NeededBlock]) -> bool:
-            return self._chain.lookup([each.key for each in needed]) == len(needed)
+            return offers.lookup([each.key for each in needed]) == len(needed)
 
         length, needed = found(request.num_tokens)
         if len(self._chain.tiers) == 1 or (len(managers) == 1 and managers[0].keeps_all) or has_room(needed):
@@ -351,8 +374,8 @@ class OffloadingConnector:
         self._stores.store_evicted(keys)
         end = time.monotonic() + LONGEST_WAIT
         while not self._try_to_load(load, keys, places):
-            if load.reason == "no room":  # what was just evicted has taken it
-                self._chain.make_room(len(keys))
+            if load.reason == "no room":  # blocks that are still to go down have it, or what was just evicted
+                self._chain.make_room(sum(self._chain.tiers[0].status_of(key) is None for key in keys))
                 if self._desk.landed(end - time.monotonic()):
                     self._chain._keep(keys)
                     continue
@@ -451,6 +474,7 @@ class OffloadingConnector:
         with self._changing():
             if not self._manager.overlap_steps:
                 self._manager.new_step_starts()  # what it left is computed, recurrent states too
+            self._stores.store_late(self._desk.collect())  # what has landed makes room, for those first that wait
             self._stores.store_filled(requests)
             self._desk.submit()
 
@@ -485,8 +509,7 @@ class OffloadingConnector:
                 )
             ended.append(load)
         self._told += [result for load in ended if (result := self._end_load(load)) is not None]
-        if self._stores.num_late and (has_landed or self._stores.may_store_late):
-            self._stores.store_late()
+        self._stores.store_late(has_landed)
         self._desk.submit()
         return has_landed
 
@@ -587,6 +610,7 @@ class OffloadingConnector:
         with self._changing():
             pool = self._manager.block_pool
             self._stores.store_evicted()
+            self._stores.hold_no_late()
             count, held = sum(pool.published()), pool.num_blocks - 1 - pool.get_num_free_blocks()
             was_reset = self._manager.reset_prefix_cache()
             keys, left = self._all_keys() if tiers else ([], {})

@@ -1,4 +1,4 @@
-"""Where blocks lie below the host, and the duties of a medium of bytes.
+"""Where blocks lie below the host, the duties of a medium of bytes, and the handlers that move blocks to and from one.
 
 A `ByteStore` keeps whole blocks by their key: a directory on a disk, or a store that several engines share. It knows
 nothing of tiers, readers or eviction, which are the managers' part.
@@ -7,16 +7,14 @@ nothing of tiers, readers or eviction, which are the managers' part.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import Any, Protocol, Unpack
 
 from blockwright.arguments import integer
 from blockwright.errors import BlockError, InvalidArgumentError, OffloadError
 from blockwright.offload.failures import name_of
 from blockwright.offload.identity import CacheIdentity
-from blockwright.offload.jobs import Batch
-from blockwright.offload.queue import Part, ThreadedHandler
+from blockwright.offload.jobs import Batch, Part, QueueOptions, ThreadedHandler
 from blockwright.offload.tiers.interfaces import BlockIDsLoadStoreSpec, CPULoadStoreSpec
 from blockwright.offload.worker import TransferSpec
 
@@ -163,8 +161,17 @@ def _done(call: _Call, item: Item) -> bool:
         return False
 
 
-_Placed = tuple[int, tuple[bytes, int | None]]
-"""A block on the host, and its key and place in a store."""
+_Keyed = tuple[bytes, int | None]
+"""The key of a block, and its place in a store."""
+
+_Placed = tuple[int, _Keyed]
+"""A block on the host, and in a store."""
+
+
+def _batches(
+    move: Callable[[Sequence[Any]], Sequence[int | None]], items: list[Any], size: int, most: int
+) -> list[Part]:
+    return [Batch(move, items[at : at + size], most) for at in range(0, len(items), size)]
 
 
 class HostBlocks(Protocol):
@@ -195,10 +202,7 @@ class StoreHandler(ThreadedHandler):
         store: ByteStore,
         *,
         batch: int = 16,
-        threads: int = 1,
-        max_queued: int = 64,
-        timeout: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        **queue: Unpack[QueueOptions],
     ) -> None:
         """Start the threads.
 
@@ -206,7 +210,7 @@ class StoreHandler(ThreadedHandler):
             host: where the blocks of a `CPULoadStoreSpec` lie.
             store: where those of a `KeyedLoadStoreSpec` lie.
             batch: most blocks per call of `put_many` or `get_many`; between calls a transfer can be cancelled.
-            threads, max_queued, timeout, clock: as for `ThreadedHandler`.
+            queue: threads, max_queued, timeout and clock, as for `ThreadedHandler`.
 
         Raises:
             InvalidArgumentError: as `ThreadedHandler`, a batch below 1, or the store's identity names another element
@@ -223,7 +227,7 @@ class StoreHandler(ThreadedHandler):
         memory, register = getattr(host, "memory", None), getattr(store, "register", None)  # nor these
         if memory is not None and register is not None:
             register(memory)
-        super().__init__(threads=threads, max_queued=max_queued, timeout=timeout, clock=clock)
+        super().__init__(**queue)
 
     def places_of(self, medium: str) -> int | None:
         """Return the blocks on the host; of a store its slots, if it has any."""
@@ -263,8 +267,7 @@ class StoreHandler(ThreadedHandler):
         if any(len(set(ids)) < len(ids) for ids in written):
             raise BlockError("a block is the destination twice; each is written once")
         items = list(zip(blocks, keyed.items(), strict=True))
-        most = self._batch if keyed is destination else 0
-        return [Batch(move, items[at : at + self._batch], most) for at in range(0, len(items), self._batch)]
+        return _batches(move, items, self._batch, self._batch if keyed is destination else 0)
 
     def _write(self, blocks: Sequence[_Placed]) -> list[int | None]:
         return self._move(self._store.put_many, blocks)
@@ -277,3 +280,85 @@ class StoreHandler(ThreadedHandler):
         done = call([(*keyed, [view]) for view, (_, keyed) in zip(views, blocks, strict=True)])
         check_told(done, blocks)
         return [view.nbytes if is_done else None for view, is_done in zip(views, done, strict=True)]
+
+
+class RelayHandler(ThreadedHandler):
+    """Reads blocks from one medium of bytes and writes them to another, a batch at a time.
+
+    A chain moves blocks down from tier to tier, and up from any tier to the nearest. So between tiers 1 and 2 there is
+    one direction: register it for (the upper medium's spec, the lower one's). Each thread holds a batch while it moves
+    it. Transfers that wait are moved together, up to a batch, and each fails for itself. The stores stay open when the
+    handler is closed.
+
+    >>> class Kept(ByteStore):
+    ...     def __init__(self, **kept: bytes) -> None:
+    ...         self.kept = {key.encode(): value for key, value in kept.items()}
+    ...     def put(self, key, place, parts):
+    ...         self.kept[key] = b"".join(parts)
+    ...     def get(self, key, place, into):
+    ...         into[0][:] = self.kept[key]
+    ...         return True
+    >>> upper, lower = Kept(key=b"kvkv"), Kept()
+    >>> with RelayHandler(upper, lower, block_bytes=4) as relay:
+    ...     relay.transfer_async(0, (DiskLoadStoreSpec([7], [b"key"]), SharedLoadStoreSpec([b"key"])))
+    ...     relay.wait([0])
+    ...     relay.get_finished(), lower.kept
+    True
+    ([(0, True)], {b'key': b'kvkv'})
+    """
+
+    def __init__(
+        self,
+        source: ByteStore,
+        destination: ByteStore,
+        block_bytes: int,
+        *,
+        batch: int = 16,
+        **queue: Unpack[QueueOptions],
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            source: where blocks are read.
+            destination: where they are written.
+            block_bytes: bytes of a block (`HostPool.bytes_per_block`).
+            batch: most blocks per call of a store; between calls a transfer can be cancelled.
+            queue: threads, max_queued, timeout and clock, as for `ThreadedHandler`.
+
+        Raises:
+            InvalidArgumentError: as `ThreadedHandler`, a batch below 1, or blocks of less than a byte.
+        """
+        self._source = source
+        self._destination = destination
+        self._block_bytes = integer("block_bytes", block_bytes, 1, 1 << 62)
+        self._batch = integer("batch", batch, 1)
+        super().__init__(**queue)
+
+    def identities(self) -> Collection[CacheIdentity]:
+        return identities_of(self._source, self._destination)
+
+    def parts(self, spec: TransferSpec) -> list[Part]:
+        """Check a transfer and return its batches.
+
+        Raises:
+            InvalidArgumentError: a side has no keys, or the two name other blocks, or one of them twice.
+        """
+        source, destination = spec
+        if not isinstance(source, KeyedLoadStoreSpec) or not isinstance(destination, KeyedLoadStoreSpec):
+            raise InvalidArgumentError(f"{source!r} to {destination!r}: pass two sides with keys")
+        keys = source.block_hashes
+        if keys != destination.block_hashes or len(set(keys)) < len(keys):
+            raise InvalidArgumentError(f"{len(keys)} keys: name the same blocks on both sides, each once")
+        moves = list(zip(source.items(), destination.items(), strict=True))
+        return _batches(self._move, moves, self._batch, self._batch)
+
+    def _move(self, moves: Sequence[tuple[_Keyed, _Keyed]]) -> list[int | None]:
+        """Read blocks by one call and write those that were found by another; return the bytes of each."""
+        held = [memoryview(bytearray(self._block_bytes)) for _ in moves]
+        found = self._source.get_many([(*read, [block]) for (read, _), block in zip(moves, held, strict=True)])
+        check_told(found, moves)
+        there = [at for at, is_found in enumerate(found) if is_found]
+        written = self._destination.put_many([(*moves[at][1], [held[at].toreadonly()]) for at in there])
+        check_told(written, there)
+        arrived = {at for at, is_written in zip(there, written, strict=True) if is_written}
+        return [self._block_bytes if at in arrived else None for at in range(len(moves))]

@@ -42,7 +42,8 @@ class BlockNames:
             if isinstance(tier, TierManager) and tier.keeps_events:
                 size, medium = tier.backend.block_size, tier.backend.medium
                 for key in keys:
-                    self._report(key, size, medium, self._came(at, key, size, medium))
+                    if (told := self._came(at, key, size, medium)) is not None:
+                        self._report(key, size, medium, told)
 
     def copy(self, tiers: Sequence[OffloadingManager]) -> BlockNames:
         """Return an independent copy for copies of the tiers. O(blocks)."""
@@ -124,11 +125,12 @@ class BlockNames:
         """Report a block that its tier does not report now."""
         self._due.append(OffloadingEvent([], size, medium, False, (told,)))
 
-    def _came(self, at: int, key: bytes, size: int, medium: str) -> BlockStored:
-        """Note that a block can be read in a tier; return the event."""
+    def _came(self, at: int, key: bytes, size: int, medium: str) -> BlockStored | None:
+        """Note that a block can be read in a tier; return the event, unless another tier of the medium has it."""
+        is_news = all(medium != other for _, other in self._places.get(key, {}).values())
         if isinstance(self._tiers[at], TierManager):  # others are not told of all that they lose
             self._places.setdefault(key, {})[at] = size, medium
-        return self._told(key, size, medium)
+        return self._told(key, size, medium) if is_news else None
 
     def _gone(self, at: int, key: bytes, size: int, medium: str) -> BlockRemoved | None:
         """Note that a block cannot be read in a tier any more; return the event, unless a tier of the medium has it."""

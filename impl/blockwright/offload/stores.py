@@ -45,10 +45,11 @@ class _Block(NamedTuple):
 
 
 class _Late(NamedTuple):
-    """A block that waits for room, and the keys of its device blocks when it was computed."""
+    """A block that waits for room, the keys of its device blocks when it was computed, and whether they are held."""
 
     block: _Block
     marks: list[bytes | None]
+    is_held: bool
 
 
 class Stores:
@@ -58,7 +59,6 @@ class Stores:
         copies: stores under way that read evicted blocks: they must run before the next step.
         behind: running requests with computed blocks that wait for room, and how many of their tokens the last step
             left computed. The next step clears it, since it may write to them.
-        may_store_late: whether blocks that wait for room may be free to be read since this was tried last.
         num_stored, num_known, num_refused, num_failed: offloaded blocks, see `ConnectorStats`.
     """
 
@@ -70,10 +70,11 @@ class Stores:
         names: BlockNames,
         is_early: bool,
         stores_passing: bool,
+        most_waiting: int,
     ) -> None:
         """Store the blocks that steps fill if `is_early`, else those that are evicted.
 
-        Passing ones only if `stores_passing`.
+        Passing ones only if `stores_passing`. Those that wait for room hold up to `most_waiting` blocks of the device.
         """
         self._names = names
         self._manager = manager
@@ -89,8 +90,12 @@ class Stores:
         self._kept: dict[str, int] = {}  # per request: how many of its blocks are stored
         self._held: dict[int, list[int]] = {}  # per store: the device blocks held for it
         self._late: dict[bytes, _Late] = {}
+        self._most_waiting = most_waiting
+        self._num_waiting = 0  # blocks of the device that are held for late ones
+        self._until = 0.0  # when they are held no more, unless a transfer ends before
+        self._stuck: int | None = None  # how many had ended when they were last held in vain
         self.behind: dict[str, tuple[Request, int]] = {}
-        self.may_store_late = False
+        self._may_store_late = False  # whether late blocks may be free to be read since this was tried last
         self._given_up: int | None = None  # how many blocks had gone down when a step last waited in vain
         self._now = 0.0
         self._evictions = None if is_early else manager.read_evictions()
@@ -128,12 +133,12 @@ class Stores:
         if stops is not None and request.block_size is not None:
             self._touch(request, stops)
         self.forget(request.request_id)
-        self.may_store_late = bool(self._late)
+        self._may_store_late = bool(self._late)
 
     def held_blocks(self) -> dict[int, int]:
         """Return how often stores hold each device block."""
         held: dict[int, int] = {}
-        for blocks in self._held.values():
+        for blocks in [*self._held.values(), *(late.block.ids for late in self._late.values() if late.is_held)]:
             for block in blocks:
                 held[block] = held.get(block, 0) + 1
         return held
@@ -231,10 +236,10 @@ class Stores:
         for end, group, at, _ in [*found[:count], *found[room:]]:
             if at is None:
                 self._parts[name].remove((end, group))
-        for _, group, at, block in reversed(found[count:room]):
+        for _, group, at, block in found[count:room]:
             if at is not None:
-                self._next[name][group] = at
-                self._late[block.key] = _Late(block, self._marks(block.ids))
+                self._next[name][group] = min(self._next[name][group], at)
+                self._wait(block)
         self.behind.pop(name, None)
         if count < len(found[:room]):
             self.behind[name] = request, done
@@ -315,22 +320,67 @@ class Stores:
         """Return under which keys device blocks are published."""
         return [self._manager.block_pool.block_key(block) for block in ids]
 
-    def store_late(self) -> None:
-        """Store blocks that had no room before, as far as the device still has them and no request may write them."""
-        self.may_store_late = False
+    def store_late(self, has_landed: bool) -> None:
+        """Store blocks that had no room before, as far as the device still has them and no request may write them.
+
+        None is held for it while nothing is under way whose end could make room, or nothing has landed for a second.
+        """
+        if has_landed:
+            self._until = time.monotonic() + LONGEST_WAIT
+        if not self._late:
+            return
+        if self._num_waiting and time.monotonic() >= self._until:
+            self._stuck = self._desk.num_ended
+            self.hold_no_late()
+        if not (has_landed or self._may_store_late or self._desk.is_idle):
+            return
+        self._may_store_late = False
         for request, done in list(self.behind.values()):
             self._store_request(request, done)
         ready: list[_Block] = []
         pool = self._manager.block_pool
         for key, late in list(self._late.items()):
             if None in late.marks or late.marks != self._marks(late.block.ids):
-                del self._late[key]
+                self._wait_no_more(key)
                 self.num_refused += 1
-            elif not any(pool.ref_count(block) for block in late.block.ids):
+            elif not any(pool.ref_count(block) > late.is_held for block in late.block.ids):
                 ready.append(late.block)
         count = self._store(ready) if ready else 0
         if count < len(ready):
             self._chain.make_room(len(ready) - count)
+            if not self._chain.num_under_way:
+                self.hold_no_late()
+
+    def hold_no_late(self) -> None:
+        """Let go of what late blocks hold, the last first; they still wait as long as the device has them."""
+        held = [each for late in self._late.values() if late.is_held for each in late.block.ids]
+        self._late = {key: late._replace(is_held=False) for key, late in self._late.items()}
+        self._num_waiting = 0
+        self._manager.block_pool.free_blocks(held[::-1])
+
+    def _wait(self, block: _Block) -> None:
+        """Let a block wait for room, and hold it on the device meanwhile, if not too many are held so."""
+        before = self._late.get(block.key)
+        if before is not None and before.block.ids == block.ids:
+            return
+        if before is not None:
+            self._wait_no_more(block.key)
+        marks = self._marks(block.ids)
+        is_held = None not in marks and self._num_waiting + len(block.ids) <= self._most_waiting
+        is_held = is_held and self._stuck != self._desk.num_ended
+        if is_held:
+            if not self._num_waiting:
+                self._until = time.monotonic() + LONGEST_WAIT
+            self._manager.block_pool.touch(block.ids)
+            self._num_waiting += len(block.ids)
+        self._late[block.key] = _Late(block, marks, is_held)
+
+    def _wait_no_more(self, key: bytes) -> _Late:
+        late = self._late.pop(key)
+        if late.is_held:
+            self._manager.block_pool.free_blocks(late.block.ids[::-1])
+            self._num_waiting -= len(late.block.ids)
+        return late
 
     def _are_readable(self, blocks: GroupBlocks, index: int, ids: list[int]) -> bool:
         """Return whether an offloaded block is of use to a hit and its blocks are there; a state may be jumped over.
@@ -357,19 +407,21 @@ class Stores:
         if start is None:
             return 0
         for block in blocks[:count]:
-            self._late.pop(block.key, None)
             if block.stored is not None:
                 self._names.note(block.key, block.stored)
         self.num_known += count - len(start.block_hashes_to_store)
+        if start.job_id is not None and not self._is_early:
+            self.copies.add(start.job_id)
+        elif start.job_id is not None:
+            places = {block.key: block.ids for block in blocks[:count]}
+            held = [each for key in start.block_hashes_to_store for each in places[key]]
+            self._manager.block_pool.touch(held)
+            self._held[start.job_id] = held
+        for block in reversed(blocks[:count]):
+            if block.key in self._late:
+                self._wait_no_more(block.key)
         if start.job_id is None:  # tier 0 has them; if that was all the room, what is below as well makes more
             return count + (self._store(blocks[count:]) if len(self._chain.tiers) > 1 else 0)
-        if not self._is_early:
-            self.copies.add(start.job_id)
-            return count
-        places = {block.key: block.ids for block in blocks[:count]}
-        held = [each for key in start.block_hashes_to_store for each in places[key]]
-        self._manager.block_pool.touch(held)
-        self._held[start.job_id] = held
         return count
 
     def _begin(self, blocks: list[_Block]) -> StoreStart | None:

@@ -24,7 +24,7 @@ class TransferDesk:
 
     Attributes:
         num_refused: transfers that failed since the worker would not begin them.
-        num_lowered: transfers to a lower tier that have ended.
+        num_ended, num_lowered: transfers that have ended, and those of them that were to a lower tier.
     """
 
     def __init__(self, chain: OffloadChain, worker: OffloadingWorker) -> None:
@@ -32,7 +32,7 @@ class TransferDesk:
         self._worker = worker
         self._waiting: deque[Transfer] = deque()
         self._under_way: set[int] = set()
-        self.num_refused = self.num_lowered = 0
+        self.num_refused = self.num_ended = self.num_lowered = 0
 
     @property
     def under_way(self) -> frozenset[int]:
@@ -93,6 +93,7 @@ class TransferDesk:
         ended = [each for each in self._worker.get_finished() if each[0] in self._under_way]
         for job_id, success in ended:
             self._under_way.remove(job_id)
+            self.num_ended += 1
             self.num_lowered += self._chain.finish(job_id, success).kind == DEMOTE
         return bool(ended)
 

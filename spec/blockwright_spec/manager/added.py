@@ -69,14 +69,15 @@ class RunningAdded:
     """Additions to a request with block tables (`state.Running`).
 
     `states` are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step, all
-    its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token
-    count of the last steps without a gap: from there on each step leaves the state at the last block end that it
-    passes. At `checkpoint` tokens, if not 0, a step left states of recurrent layers besides those at its end: the last
-    step, or one of which they are still to be published. `encoder` tokens are read by cross-attention; `loading` tokens
-    after the written ones are on their way from elsewhere. `wish` is what was said of its blocks, and `wants` the hits
-    that it wants kept. `tails` are the lengths that end inside a block and are still to be published, `end_tails` those
-    of them where recurrent layers publish the state; `is_delayed` says that the last step put publication off, and
-    `is_lost` that it holds what was given up before it was written (chapter `giving_up`).
+    its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token count
+    of the last steps without a gap: from there on each step leaves the state at the last block end that it passes. At
+    `checkpoint` tokens, if not 0, a step left states of recurrent layers besides those at its end: the last step, or
+    one of which they are still to be published. `encoder` tokens are read by cross-attention; `loading` tokens after
+    the written ones are on their way from elsewhere. `wish` is what was said of its blocks, and `wants` the hits that
+    it wants kept. `tails` are the lengths that end inside a block and are still to be published, `end_tails` those of
+    them where recurrent layers publish the state; `is_delayed` says that the last step put publication off, `is_lost`
+    that it holds what was given up before it was written (chapter `giving_up`), and `is_inside` that the engine trimmed
+    at a count at which no recurrent state stands.
     """
 
     states: tuple[tuple[int, ...], ...] = ()
@@ -91,6 +92,7 @@ class RunningAdded:
     end_tails: tuple[int, ...] = ()
     is_delayed: bool = False
     is_lost: bool = False
+    is_inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,20 +16,7 @@ from .plans import let_go, planned
 from .preconditions import kept_inside, trim_end
 from .publication import replaced, ripened, stepped_on
 from .retention import doubled, guarded, held_again, in_order, undoubled
-from .state import (
-    NULL,
-    Config,
-    Copy,
-    Flight,
-    Running,
-    State,
-    Table,
-    certain,
-    held_tables,
-    owned,
-    runs_ahead,
-    span,
-)
+from .state import NULL, Config, Copy, Flight, Running, State, Table, certain, held_tables, owned, runs_ahead, span
 from .units import moved, upto
 
 
@@ -162,8 +149,8 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
 def shortened(config: Config, start: Running, tables: tuple[Table, ...]) -> Running:
     """Return a request with trimmed tables; of a state inside that is published or given up, nothing more is noted."""
     trimmed = max(start.trimmed, trim_end(config, start, start.settled))
-    inside = kept_inside(config, start, start.settled)
-    return replace(start, tables=tables, trimmed=trimmed, added=replace(start.added, checkpoint=inside))
+    added = replace(start.added, checkpoint=kept_inside(config, start, start.settled), is_inside=False)
+    return replace(start, tables=tables, trimmed=trimmed, added=added)
 
 
 def blocks_at(tables: tuple[Table, ...], entries: tuple[int | None, ...]) -> tuple[tuple[int, int], ...]:

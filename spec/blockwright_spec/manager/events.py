@@ -10,6 +10,12 @@ their media, and each medium is folded apart; part three says so of a tier (TIER
 With a unit (chapter `units`), parts of blocks are reported as well: the number of tokens tells a part from a block, and
 both name the prefix before their block. A block that is filled is reported as a whole, and its parts stay known.
 
+What a hit needs of each group of layers is reported too. So whoever was told of everything knows what the engine's own
+lookup returns of any prompt, as long as he can place what he was told of: an event names the tokens of its own block,
+and those before it are known by the events of earlier blocks, of whatever group. Where some group reads everything, all
+of a hit can be placed. A window or a state that was published alone cannot. Nor does anyone outside know of the room in
+the pool that a hit needs beside recurrent layers (`units.has_room`).
+
 Where the device's memory outlives the process, what can be found may be *dumped*, and *restored* by the next one. That
 is bookkeeping alone: no block is written, so whatever is restored must be what stood there.
 """
@@ -19,9 +25,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ..reads import Prefix, cut
+from .added import longest
 from .hits import holding
 from .state import Content, State
-from .units import upto
+from .units import hit_lengths, upto
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +180,38 @@ def law_events_tell_all_that_decides(state: State, listener: Listener) -> bool:
     """
     return all(
         said.content[1] == (said.extra, said.content[1][1][: -len(said.tokens + said.ahead)] + said.tokens + said.ahead)
+        and len(said.ahead) == state.config.added.key_lookahead
         for _, said in reports(listener)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """The answer of a router that has heard every event: so many tokens of a prompt would be hit."""
+
+    prompt: Prefix
+    length: int
+
+
+def placed(state: State) -> frozenset[Content]:
+    """Return what can be found and placed: the blocks before it, of whatever group, can be found as well."""
+    parents = {content: parent(state, content) for content in index(state)}
+    known = frozenset[Prefix | None]([None])
+    while more := {content[1] for content, before in parents.items() if before in known} - known:
+        known = known | more
+    return frozenset(content for content, before in parents.items() if before in known)
+
+
+def matched(state: State, contents: frozenset[Content], prompt: Prefix) -> int:
+    """Return the longest hit of a prompt if just these contents can be found."""
+    config, lengths = state.config, hit_lengths(state.config, len(prompt[1]))
+    return longest(config.added, enumerate(config.groups), contents, prompt, config.eagle, lengths)
+
+
+def law_routers_find_what_the_engine_finds(state: State, routed: Routed) -> bool:
+    """EV-7: a router finds what the engine's lookup finds, of all kinds of layers, as far as it can be placed."""
+    most = matched(state, index(state), routed.prompt)
+    return routed.length == most or matched(state, placed(state), routed.prompt) <= routed.length < most
 
 
 Queue = tuple[tuple[int, Content | None], ...]

@@ -39,10 +39,14 @@ def useful(config: Config, at: int, entry: int) -> bool:
     return any(end in hit_ends(group, length, config.eagle) for length in range(step, end + step, step))
 
 
-def found(state: State, prefix: Prefix, choice: Choice) -> Hit:
-    """Return the longest hit of a prefix, if it has room: which duplicate serves each entry is open (HIT-1, HIT-2)."""
+def found(state: State, prefix: Prefix, choice: Choice, most: int | None = None) -> Hit:
+    """Return the longest hit of a prefix, of at most some tokens, if it has room (HIT-1, HIT-2, HIT-4).
+
+    Which duplicate serves each entry is open.
+    """
     config, published = state.config, frozenset(content for _, content in state.keys)
-    known, lengths = len(prefix[1]), hit_lengths(config, len(prefix[1]))
+    known = len(prefix[1])
+    lengths = hit_lengths(config, known if most is None else min(known, most + 1))
     length = longest(config.added, enumerate(config.groups), published, prefix, config.eagle, lengths)
     length = length if has_room(config, known, length) else 0
 

@@ -24,6 +24,8 @@ LAWS = (
     listed(pool_laws.law_free_is_findable_or_empty, "chapter `state`: contents are ghosts; known bug B14"),
     listed(pool_laws.law_hit_is_sound, "vLLM SingleTypeKVCacheManager.find_longest_cache_hit; known bugs B27, B60"),
     listed(pool_laws.law_hit_is_longest, "chapter `reads`: the longest hit; known bugs B36, B55"),
+    listed(pool_laws.law_hit_is_cut, "SGLang RadixKey.limit: log-probabilities of a prompt; known bug E200"),
+    listed(outside.law_use_reorders_alone, "SGLang BasePrefixCache.match_prefix and touch_prefix; known bug E201"),
     listed(pool_laws.law_hit_leaves_a_token, "vLLM KVCacheManager.get_computed_blocks; known bug B46"),
     listed(explain.law_explanation_is_exact, "chapter `in_time.explain`; vLLM and SGLang tell only the hit's length"),
     listed(
@@ -102,6 +104,14 @@ EVENT_LAWS = (
     ),
 )
 """Every law of events: of a state, and of one who listens."""
+
+ROUTER_LAWS = (
+    listed(
+        events.law_routers_find_what_the_engine_finds,
+        "vLLM HybridKVCacheCoordinator; llm-d-kv-cache #336, #650; Dynamo #8751; known bugs E220 to E224",
+    ),
+)
+"""The laws of a router's answers."""
 
 METRIC_LAWS = (
     listed(metrics.law_counts_are_what_happened, "Prometheus: counters; vLLM #26850, #47715; known bugs D72a to D72g"),

@@ -42,6 +42,14 @@ def trimmed_tables(config: Config, tables: tuple[Table, ...], settled: int) -> t
     return tuple(trimmed(config, group, table, settled) for group, table in zip(config.groups, tables, strict=True))
 
 
+def stands(config: Config, tables: tuple[Table, ...], count: int) -> bool:
+    """Return whether each recurrent layer holds a state after so many tokens, as it does not inside a jump."""
+    pairs = [
+        (group, table) for group, table in zip(config.groups, tables, strict=True) if isinstance(group.kind, Mamba)
+    ]
+    return not any(table[: 1 + (count - 1) // span(config, each)][-1:] == (NULL,) for each, table in pairs if count)
+
+
 def nulled(before: tuple[Table, ...], after: tuple[Table, ...]) -> tuple[tuple[int, ...], ...]:
     """Return, per group, the entries that held a block and hold none now."""
     return tuple(

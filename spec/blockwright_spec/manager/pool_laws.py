@@ -125,6 +125,17 @@ def law_hit_is_longest(state: State) -> bool:
     )
 
 
+def law_hit_is_cut(state: State) -> bool:
+    """HIT-4: a hit of at most so many tokens is the longest of no more that could be read, if that has room."""
+    return all(
+        found(state, prefix, LRU, most).length == (longest if has_room(state.config, len(prefix[1]), longest) else 0)
+        for prefix in asked(state)
+        for lengths in (hit_lengths(state.config, len(prefix[1])),)
+        for most in lengths[1:-1]
+        for longest in (max(end for end in lengths if end <= most and (end == 0 or suits(state, prefix, end))),)
+    )
+
+
 def law_hit_leaves_a_token(state: State) -> bool:
     """HIT-3: a hit is aligned in every group or to a unit, and leaves a token to compute and its draft margin."""
     margins = (margin(group, state.config.eagle) for group in state.config.groups)

@@ -85,7 +85,7 @@ def jumped(state: State, request: Running, group: Group, entry: int) -> bool:
     if not isinstance(group.kind, Mamba):
         return False
     end = given(request, group)
-    stops = {end - 1} if drafts_beside(group.kind) else {end - 1, request.trimmed - 1}
+    stops = {end - 1} if drafts_beside(group.kind) or request.added.is_inside else {end - 1, request.trimmed - 1}
     covered = covers(state.config, group, end)
     return not stops & set(positions(span(state.config, group), entry)) and entry < covered
 

@@ -15,7 +15,7 @@ from .hits import found, holding, served
 from .keeping import learned, leaving
 from .lease import heard
 from .outcomes import Done, Outcome, Reason, Refusal, Step
-from .plans import let_go, nulled, trimmed_tables
+from .plans import let_go, nulled, stands, trimmed_tables
 from .preconditions import cut_for_load, going, kept_inside, starting, trim_end, wrong
 from .publication import delaying, is_open, published, replaced, stops, without
 from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables, runs_ahead
@@ -35,14 +35,14 @@ def arrive(state: State, slot: int, prefix: Prefix) -> Outcome:
     # SAME: blocks, queue, keys.
 
 
-def find(state: State, slot: int, choice: Choice) -> Outcome:
-    """Look up the longest hit of a waiting request: ``get_computed_blocks`` (HIT-1, HIT-2)."""
+def find(state: State, slot: int, choice: Choice, most: int | None = None) -> Outcome:
+    """Look up the longest hit of a waiting request, of at most some tokens: ``get_computed_blocks`` (HIT-1, HIT-4)."""
     # REFUSE
     request = state.requests[slot]
     if not isinstance(request, Waiting):
         return Refusal(Reason.NOT_WAITING)
     # CHOOSE
-    hit = found(state, request.prefix, choice) if state.config.caching else Hit()
+    hit = found(state, request.prefix, choice, most) if state.config.caching else Hit()
     if not all(legal_serving(holding(state, content), block) for block, content in served(hit, request.prefix, state)):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
@@ -189,7 +189,8 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
     done = max(settled, request.settled)  # a load that is under way was trimmed for what it will have settled
-    added = replace(request.added, checkpoint=kept_inside(state.config, request, settled))
+    inside = kept_inside(state.config, request, settled)
+    added = replace(request.added, checkpoint=inside, is_inside=not stands(state.config, tables, end))
     kept = replace(request, tables=tables, trimmed=max(end, request.trimmed), settled=done, added=added)
     ending = leaving(state.config, request.tables, gone, request.added.wants)
     return Done(requeued(believed(state, slot, kept), order, ending), nulled=gone)

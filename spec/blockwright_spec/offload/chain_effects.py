@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from . import tier_calls as calls
 from .chain_outcomes import ChainDone
-from .chain_state import Chain, Kind, Part, Transfer, held, is_full, leaving, may_go, waits
+from .chain_state import Chain, Kind, Part, Transfer, held, is_full, lowering, may_go, waits
 from .tier_state import Key, Phase, idle, num_free, phase_of, places, said_of
 
 
@@ -135,7 +135,7 @@ def sent_down(done: ChainDone, at: int, reserve: int) -> ChainDone:
     there.
     """
     for key in idle(done.state.tiers[at]):
-        lacking = reserve - num_free(done.state.tiers[at]) - leaving(done.state, at)
+        lacking = reserve - num_free(done.state.tiers[at]) - len(lowering(done.state, at))
         if lacking > 0 and not (is_full(done.state, at + 1) or waits(done.state, at + 1, lacking)):
             done = lowered(done, at, key)
     return done

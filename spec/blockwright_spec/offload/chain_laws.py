@@ -15,7 +15,7 @@ from .chain_state import (
     Kind,
     Transfer,
     is_full,
-    leaving,
+    lowering,
     may_start,
     pins,
     promoted,
@@ -154,7 +154,7 @@ def law_reserve_is_kept(before: Chain, outcome: ChainDone) -> bool:
                 or set(idle(tier)) <= unready(state, at + 1)
             )
             for at, tier in enumerate(state.tiers)
-            for spare, reserve in ((num_free(tier) + leaving(state, at), reserve_of(state.config, at)),)
+            for spare, reserve in ((num_free(tier) + len(lowering(state, at)), reserve_of(state.config, at)),)
             for most in (max(reserve_of(state.config, each) for each in range(at + 1)),)
         )
     )
@@ -163,7 +163,7 @@ def law_reserve_is_kept(before: Chain, outcome: ChainDone) -> bool:
 def is_emptied(state: Chain, tier: int) -> bool:
     """Return whether a tier is full until blocks have gone further down from it, or from one below it."""
     full = tier < len(state.tiers) and not num_free(state.tiers[tier])
-    return full and (leaving(state, tier) > 0 or is_emptied(state, tier + 1))
+    return full and (bool(lowering(state, tier)) or is_emptied(state, tier + 1))
 
 
 def unready(state: Chain, tier: int) -> frozenset[Key]:

@@ -5,11 +5,11 @@ come from and go to. A block of a tier may span several blocks of the device. Gh
 blocks here, of the places in the tiers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from .tier_state import Key, Phase, Tier, idle, num_free, phase_of, places, tier
+from .tier_state import Key, Phase, Tier, idle, num_free, phase_of, places, ready, tier
 
 
 class Kind(Enum):
@@ -27,7 +27,7 @@ class ChainConfig:
 
     `span` blocks of the device make a block; `reserve` places are kept free in each tier but the last, by demotion;
     `through` writes every block to all tiers instead, and demotes none; `frees` takes loaded blocks out of tier 0;
-    under `most` transfers a store may begin.
+    under `most` transfers a store may begin. `shares` and `guard` are each tier's.
     """
 
     capacities: tuple[int, ...]
@@ -37,6 +37,8 @@ class ChainConfig:
     through: bool = False
     frees: bool = False
     most: int | None = None
+    shares: tuple[tuple[Hashable, int], ...] = ()
+    guard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class Chain:
 
 def chain(config: ChainConfig) -> Chain:
     """Return the state of a new chain."""
-    return Chain(config, tuple(tier(capacity) for capacity in config.capacities), (None,) * config.num_device)
+    tiers = tuple(tier(capacity, (), config.shares, config.guard) for capacity in config.capacities)
+    return Chain(config, tiers, (None,) * config.num_device)
 
 
 def promoted(state: Chain) -> frozenset[Key]:
@@ -97,19 +100,21 @@ def readable_count(state: Chain, keys: tuple[Key, ...]) -> int:
     return next((at for at, key in enumerate(keys) if source_of(state, key) is None), len(keys))
 
 
-def chain_lookup(state: Chain, keys: tuple[Key, ...]) -> int:
-    """Count the first keys, in a row, that one load can bring to the device now: tier 0 has room for those from below.
+def chain_lookup(state: Chain, keys: tuple[Key, ...], room_made: bool = False) -> int:
+    """Count the first keys, in a row, that one load can bring to the device: tier 0 has room for those from below.
 
-    While a block of tier 0 has to move down before it may be evicted, only free places are room.
+    That is room now, or, if room is made first, once the blocks on their way down have landed. Now, only free places
+    are room while a block of tier 0 has to move down before it may be evicted.
     """
     nearest, count = state.tiers[0], readable_count(state, keys)
     free, candidates = num_free(nearest), frozenset(idle(nearest))
-    waiting = not all(may_go(state, 0, key) for key in candidates)
+    waiting = not room_made and not all(may_go(state, 0, key) for key in candidates)
+    going = frozenset(key for key in lowering(state, 0) if readers(state, 0, key) == 1) & ready(nearest)
+    others = frozenset() if waiting else candidates | (going if room_made else frozenset())
 
     def fits(number: int) -> bool:
         coming = sum(source_of(state, key) != 0 for key in keys[:number])
-        room = free if waiting else free + len(candidates - frozenset(keys[:number]))
-        return coming <= max(free, room)
+        return coming <= free + len(others - frozenset(keys[:number]))
 
     return next(number for number in range(count, -1, -1) if fits(number))
 
@@ -150,14 +155,15 @@ def writers(state: Chain, tier: int, key: Key) -> int:
     return sum(each.target == tier and key in each.keys for each in state.transfers)
 
 
-def leaving(state: Chain, tier: int) -> int:
-    """Count the blocks on their way down from a tier."""
-    return sum(len(each.keys) for each in state.transfers if each.kind is Kind.DEMOTE and each.source == tier)
+def lowering(state: Chain, tier: int) -> frozenset[Key]:
+    """Return the blocks on their way down from a tier."""
+    down = (each for each in state.transfers if each.kind is Kind.DEMOTE and each.source == tier)
+    return frozenset(key for each in down for key in each.keys)
 
 
 def waits(state: Chain, tier: int, lacking: int) -> bool:
     """Return whether a tier is full until blocks have gone further down, and enough of them are on their way."""
-    further = lacking - leaving(state, tier)
+    further = lacking - len(lowering(state, tier))
     first = idle(state.tiers[tier])[:1]
     goes = num_free(state.tiers[tier]) > 0 or all(may_go(state, tier, key) for key in first)
     return not goes and (further <= 0 or waits(state, tier + 1, further))

@@ -4,8 +4,10 @@ A cached block is of use only with all blocks before it. So the first blocks of 
 tier and of every load.
 """
 
+from collections.abc import Iterator
+
 from ..law import listed
-from .chain_calls import load
+from .chain_calls import finish, hand_out, load, make_room
 from .chain_outcomes import ChainDone, ChainReason, ChainRefusal
 from .chain_state import Chain, Kind, chain_lookup, is_full
 from .tier_state import Key, entry_of, phase_of
@@ -31,18 +33,40 @@ def law_nothing_goes_while_below_has_room(before: Chain, outcome: ChainDone) -> 
 
 def law_found_can_be_loaded(state: Chain) -> bool:
     """CHAIN-15: one load brings all found blocks to the device: it is not refused for want of room."""
-    known = sorted({entry.key for tier in state.tiers for entry in tier.entries})
-    return all(
-        load(state, keys, spare_blocks(state, len(keys))) != ChainRefusal(ChainReason.NO_ROOM_TO_LOAD)
-        for start in range(len(known))
-        for asked in (tuple(known[start:]), tuple(known[start::-1]))
-        for keys in (asked[: chain_lookup(state, asked)],)
-    )
+    return all(has_room(state, asked[: chain_lookup(state, asked)]) for asked in questions(state))
 
 
-def spare_blocks(state: Chain, count: int) -> tuple[int, ...]:
-    """Name blocks of the device that nothing uses, for `count` blocks of a tier."""
-    return tuple(range(len(state.device), len(state.device) + count * state.config.span))
+def law_offered_fits_once_there_is_room(state: Chain) -> bool:
+    """CHAIN-18: all that the tiers hold and tier 0 can pass through can be loaded once `make_room` has had its effect.
+
+    What is on its way down lands, and what is idle goes down. A block of tier 0 that a load or a store uses is no room.
+    """
+    offers = ((asked, chain_lookup(state, asked, room_made=True)) for asked in questions(state))
+    more = ((asked[:count], count) for asked, count in offers if count > chain_lookup(state, asked))
+    return all(has_room(with_room(state, count), keys) for keys, count in more)
+
+
+def questions(state: Chain) -> Iterator[tuple[Key, ...]]:
+    """Return what may be asked for: the blocks there are, from each of them on, forwards and backwards."""
+    known = tuple(sorted({entry.key for tier in state.tiers for entry in tier.entries}))
+    return (asked for at in range(len(known)) for asked in (known[at:], known[at::-1]))
+
+
+def has_room(state: Chain, keys: tuple[Key, ...]) -> bool:
+    """Return whether a load of blocks, to blocks of the device that nothing uses, is not refused for want of room."""
+    spare = range(len(state.device), len(state.device) + len(keys) * state.config.span)
+    return load(state, keys, tuple(spare)) != ChainRefusal(ChainReason.NO_ROOM_TO_LOAD)
+
+
+def with_room(state: Chain, count: int) -> Chain:
+    """Make room in tier 0 for so many blocks: ask for it, and let what goes down land, until nothing more goes."""
+    while True:
+        after = hand_out(make_room(state, count).state).state
+        at = next((at for at, each in enumerate(after.transfers) if each.kind is Kind.DEMOTE), None)
+        landed = None if at is None else finish(after, at, success=True)
+        if not isinstance(landed, ChainDone):
+            return after
+        state = landed.state
 
 
 def law_first_stored_goes_last(before: Chain, outcome: ChainDone) -> bool:
@@ -75,7 +99,10 @@ def alone(keys: tuple[Key, ...]) -> bool:
     return len(keys) == 1
 
 
-KEEPING_LAWS = (listed(law_found_can_be_loaded, "sgl-project/sglang#40193: a hit longer than the host"),)
+KEEPING_LAWS = (
+    listed(law_found_can_be_loaded, "sgl-project/sglang#40193: a hit longer than the host"),
+    listed(law_offered_fits_once_there_is_room, "sgl-project/sglang#40193, LMCache/LMCache#559; known bugs E260"),
+)
 """The laws of states."""
 
 KEEPING_STEP_LAWS = (

@@ -2,10 +2,9 @@
 
 from collections import Counter
 
-from ..hints import rank_of
 from ..law import listed
 from .tier_calls import TierDone
-from .tier_state import Entry, Phase, Tier, entry_of, idle, phase_of, ready
+from .tier_state import Entry, Phase, Tier, entry_of, idle, phase_of, rank_in, ready
 
 
 def law_ready_is_written(state: Tier) -> bool:
@@ -82,9 +81,22 @@ def law_share_is_not_starved(before: Tier, outcome: TierDone) -> bool:
 def law_hint_keeps(before: Tier, outcome: TierDone) -> bool:
     """TIER-11: of one tenant's blocks none goes that is kept with a higher priority than one that could have gone."""
     return all(
-        each.said.tenant != other.said.tenant or rank_of(each.said, before.now) <= rank_of(other.said, before.now)
+        each.said.tenant != other.said.tenant or rank_in(before, each) <= rank_in(before, other)
         for each in before.entries
         for other in (spared(before, outcome) if each.key in outcome.evicted else ())
+    )
+
+
+def law_last_used_is_out_of_reach(before: Tier, outcome: TierDone) -> bool:
+    """TIER-12: of the last `guard` blocks used none goes while another of a tenant above its share could have gone.
+
+    So hits under any hints are at least those of plain LRU in a tier of as many places (HINT-3).
+    """
+    counts, shares = Counter(each.said.tenant for each in outcome.state.entries), Counter(dict(before.shares))
+    last = before.entries[max(0, len(before.entries) - before.guard) :]
+    others = (each for each in spared(before, outcome) if each not in last)
+    return not any(each.key in outcome.evicted for each in last) or not any(
+        counts[each.said.tenant] > shares[each.said.tenant] for each in others
     )
 
 
@@ -110,5 +122,6 @@ TIER_STEP_LAWS = (
     listed(law_only_touch_refreshes, "vLLM LRUOffloadingManager.touch"),
     listed(law_share_is_not_starved, "LMCache quotas per salt; SHARE-3 on the device"),
     listed(law_hint_keeps, "SGLang HiCache retention; chapter `hints`"),
+    listed(law_last_used_is_out_of_reach, "HINT-3 on the device; known bug E264"),
 )
 """Every law of calls on a tier."""

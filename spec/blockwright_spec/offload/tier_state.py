@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from ..hints import NOTHING_SAID, Said, rank_of
+from ..hints import NOTHING_SAID, Mark, Said, rank, rank_of
 
 Key = bytes
 """Names the content of a block."""
@@ -50,7 +50,7 @@ class Tier:
 
     `entries` are in order of use, the least recently used first. `freed` are places that were in use and are not, the
     last to be freed at the end; all other places from ``len(entries) + len(freed)`` on were never used. `shares` are
-    the blocks that tenants may count on, `now` is the engine's time.
+    the blocks that tenants may count on, `now` is the engine's time. Of the last `guard` blocks used no hint counts.
     """
 
     entries: tuple[Entry, ...]
@@ -59,12 +59,16 @@ class Tier:
     announced: frozenset[Key]
     shares: tuple[tuple[Hashable, int], ...] = ()
     now: int = 0
+    guard: int = 0
 
 
-def tier(capacity: int, recovered: tuple[Key, ...] = (), shares: tuple[tuple[Hashable, int], ...] = ()) -> Tier:
+def tier(
+    capacity: int, recovered: tuple[Key, ...] = (), shares: tuple[tuple[Hashable, int], ...] = (), guard: int = 0
+) -> Tier:
     """Return the state of a tier of `places` places, with the blocks of an earlier run: ready, the oldest first."""
     entries = tuple(Entry(key, place, Phase.READY) for place, key in enumerate(recovered))
-    return Tier(entries, (), (*recovered, *((None,) * (capacity - len(recovered)))), frozenset(recovered), shares)
+    contents = (*recovered, *((None,) * (capacity - len(recovered))))
+    return Tier(entries, (), contents, frozenset(recovered), shares, guard=guard)
 
 
 def entry_of(state: Tier, key: Key) -> Entry | None:
@@ -96,11 +100,17 @@ def going(state: Tier, named: tuple[Key, ...], coming: tuple[Hashable, ...]) -> 
     its share are evicted before others.
     """
     free = (each for each in state.entries if each.phase is Phase.READY and not each.readers and each.key not in named)
-    ranked = sorted(free, key=lambda each: rank_of(each.said, state.now))
+    ranked = sorted(free, key=lambda each: rank_in(state, each))
     above = Counter((*(each.said.tenant for each in state.entries), *coming)) - Counter(dict(state.shares))
     tenants = tuple(each.said.tenant for each in ranked)
     within = tuple(tenants[:at].count(tenant) >= above[tenant] for at, tenant in enumerate(tenants))
     return tuple(ranked[at].key for at in sorted(range(len(ranked)), key=within.__getitem__))
+
+
+def rank_in(state: Tier, each: Entry) -> float:
+    """Return the rank of a block: the lowest goes first; the last that were used are above all hints (HINT-3)."""
+    last = state.entries[max(0, len(state.entries) - state.guard) :]
+    return rank(Mark(recent=True), state.now) if each in last else rank_of(each.said, state.now)
 
 
 def ready(state: Tier) -> frozenset[Key]:

@@ -55,6 +55,15 @@ class Idle:
         return ((1, 2, 3),)
 
 
+class Locked(Faulty):
+    # Cannot be copied where several requests run; other scopes are well.
+
+    def copy(self):
+        if len(self.requests) > 1:
+            raise TypeError("cannot pickle '_thread.lock' object")
+        return super().copy()
+
+
 def nothing(config):
     return None
 
@@ -325,6 +334,27 @@ def test_conform_takes_a_list_of_expected_failures(tmp_path: Path) -> None:
     done = conform(tmp_path, *command, "--expected", "nothing.toml")
     assert done.returncode == 2
     assert "--expected: " in done.stderr
+
+
+def test_a_scope_that_ends_with_an_error_is_a_row_beside_the_others(tmp_path: Path) -> None:
+    command = ("--impl", "faulty:Locked", "--gate", "lockstep", "--scope", "full, block 1: parting", "--jobs", "1")
+    whole = conform(tmp_path, *command, "--profile", "quick", "--json", "report.json")
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    done = conform(tmp_path, *command[:5], "block 1: ", *command[6:], "--profile", "quick", "--json", "report.json")
+    assert done.returncode == 1
+    assert "full, block 1: alone, without preempt: copy() of Locked raised TypeError: cannot pickle" in done.stderr
+    rows = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["gates"]
+    laws = {row["scope"]: row["law"] for row in rows}
+    assert laws["full, block 1: parting, without preempt"] is None
+    assert laws["full, block 1: alone, without preempt"] == "RAISED-1"
+
+
+def test_declared_calls_are_met_by_what_happens(tmp_path: Path) -> None:
+    command = ("--impl", "faulty:Faulty", "--gate", "lockstep", "--scope", "full, block 1: put off")
+    done = conform(tmp_path, *command, "--json", "report.json")
+    assert done.returncode == 0, done.stdout
+    found = {each["name"]: each for each in json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["met"]}
+    assert [found[f"call {name}"]["scopes"] for name in ("later", "trim")] == [1, 1]
 
 
 def test_conform_fails_a_manager_that_no_scope_is_run_on(tmp_path: Path) -> None:

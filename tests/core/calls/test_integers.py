@@ -166,7 +166,7 @@ CASES: dict[str, Case] = {
     "config.num_blocks": Case(lambda w, v: KVCacheConfig(v, w.config.kv_cache_groups), "num_blocks"),
     # requests
     "request.block_size": Case(lambda w, v: Request("r", [1] * 9, v), "block_size"),
-    "request.token": Case(lambda w, v: Request("r", [1, v, 3], 4), "prompt_token_ids"),
+    "request.token": Case(lambda w, v: Request("r", [1, v, 3], 4), "prompt_token_ids", True),  # of up to 62 bits
     "request.item.offset": Case(
         lambda w, v: Request("r", [1] * 9, 4, mm_items=[MultiModalItem("i", v, 1)]), "mm_items"
     ),

@@ -14,7 +14,7 @@ from tests.core.support import Setup, admit, cross, every_setup, full, manager_d
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, Sha256Hasher
 from blockwright.core.keys.request import pack_tokens
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError, StaleHitError, UnsupportedError
-from blockwright.events import BlockRemoved, BlockStored
+from blockwright.events import BlockRemoved, BlockStored, CacheLayout, GroupLayout
 
 # ---------------------------------------------------------------------- lookups
 
@@ -109,9 +109,10 @@ def test_events() -> None:
     request = Request("r", list(range(9)), 4, lora_name="adapter", hasher=hasher)
     admit(manager, request)
     first, second = request.block_hashes
+    layout = CacheLayout((GroupLayout("full_attention", 4),), 4)
     assert manager.take_events() == [
-        BlockStored(first, None, pack_tokens("", [0, 1, 2, 3]), 4, "adapter", 0),
-        BlockStored(second, first, pack_tokens("", [4, 5, 6, 7]), 4, "adapter", 0),
+        BlockStored(first, None, pack_tokens("", [0, 1, 2, 3]), 4, "adapter", 0, layout=layout),
+        BlockStored(second, first, pack_tokens("", [4, 5, 6, 7]), 4, "adapter", 0, layout=layout),
     ]
     assert manager.take_events() == []
     manager.free(request)

@@ -2,11 +2,15 @@
 
 How: the engine of test_connector.py with a second tier, for every kind of layer and both times of storing, with
 transfers that fail; requests with salts, items and adapters; at every step an index of all events is compared with the
-tiers, block by block and request by request (EV-6), and now and then a request or a salt is forgotten (FORGET-1 to -4).
+tiers, block by block and request by request (EV-6), and with the engine's own lookups (EV-7); now and then a request or
+a salt is forgotten (FORGET-1 to -4).
 Not covered: the lock-step world of tiers alone (`blockwright_conformance.offload`), stores that engines share.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -17,7 +21,19 @@ from tests.offload.connector.test_connector import KINDS
 
 from blockwright import KVCacheSpec, Request
 from blockwright.observe import EventStream, PrefixIndex
-from blockwright.offload.hits import GroupBlocks, split_key
+from blockwright.offload.hits import GroupBlocks, external_hit, split_key
+
+
+class Roomy:
+    """Tiers that could bring everything in one load, whatever room the host has for it."""
+
+    def __init__(self, tiers: Sequence[Any]) -> None:
+        self.tiers = tiers
+
+    def lookup(self, keys: Sequence[bytes]) -> int:
+        return next(
+            (at for at, key in enumerate(keys) if not any(tier.lookup([key]) for tier in self.tiers)), len(keys)
+        )
 
 
 class Router:
@@ -25,6 +41,7 @@ class Router:
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.stream, self.index, self.next = engine, EventStream(), PrefixIndex(), 0
+        self.num_hits = 0
 
     def listen(self) -> None:
         self.stream.record(self.engine.manager.take_events())
@@ -54,6 +71,27 @@ class Router:
                         whole, min(whole + blocks.tokens, request.num_tokens + 1), self.engine.unit or blocks.tokens
                     )
                     assert found == max(end for end in ends if end == whole or tier.lookup([blocks.key_to(end)]))
+        for request in requests[-1:]:
+            self.compare_hit(request, late)
+
+    def compare_hit(self, request: Request, late: PrefixIndex) -> None:
+        """Ask for the hit of all groups: of the device, and of all that one load could bring if the host held it."""
+        manager, chain, unit = self.engine.manager, self.engine.chain, self.engine.unit
+        owner: dict[str, Any] = {"cache_salt": request.cache_salt, "lora_name": request.lora_name}
+        asked = Request("asked", list(request.all_token_ids), request.block_size, hasher=request.hasher, **owner)
+        _, length = manager.get_computed_blocks(asked)
+        loaded, _ = external_hit(Roomy(chain.tiers), manager.managers, asked, length, self.engine.per_block, unit=unit)
+        media = ("GPU", *dict.fromkeys(tier.backend.medium for tier in chain.tiers))  # type: ignore[attr-defined]
+        for index in (self.index, late):
+            found = [index.match(request.all_token_ids, medium=each, leave=1, **owner) for each in ("GPU", media)]
+            if not length and found[0]:  # a hit for which the pool has no room
+                continue
+            if any(each.keeps_all for each in manager.managers):
+                assert found == [length, loaded]
+            else:  # what was told of without what comes before it cannot be placed
+                assert found[0] <= length
+                assert found[1] <= loaded
+            self.num_hits += loaded > length
 
 
 def is_found(engine: Engine, request: Request) -> bool:
@@ -111,6 +149,7 @@ def test_the_index_is_what_is_offered(specs: list[KVCacheSpec], unit: int | None
     engine.stop()
     router.compare(requests)
     assert engine.num_loaded > 0
+    assert router.num_hits > 0
     assert engine.connector.reset_prefix_cache().blocks_held == 0
     router.listen()
     assert len(router.index) == 0

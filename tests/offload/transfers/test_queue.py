@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from blockwright.errors import BlockError, BlockwrightError, InvalidArgumentError
+from blockwright.offload.jobs import Part, ThreadedHandler
 from blockwright.offload.metrics import LATENCY_BOUNDS, Counters, Outcome, TransferStats
-from blockwright.offload.queue import Part, ThreadedHandler
 from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, GPULoadStoreSpec, LoadStoreSpec
 from blockwright.offload.worker import TransferSpec
 

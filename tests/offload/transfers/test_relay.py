@@ -10,8 +10,7 @@ from threading import Event
 import pytest
 
 from blockwright.errors import InvalidArgumentError, StoreUnavailableError
-from blockwright.offload.media import ByteStore, DiskLoadStoreSpec, Item, SharedLoadStoreSpec
-from blockwright.offload.relay import RelayHandler
+from blockwright.offload.media import ByteStore, DiskLoadStoreSpec, Item, RelayHandler, SharedLoadStoreSpec
 from blockwright.offload.tiers.interfaces import CPULoadStoreSpec
 from blockwright.offload.worker import TransferSpec
 

@@ -20,12 +20,14 @@ from ...checker.lockstep import act
 from ...checker.recorded import QUIET, Made, Written, first_line
 from ..abstraction import compared as comparable
 from ..abstraction import expected
-from ..adapter import Found
+from ..adapter import Found, Observation
 from ..lockstep import bare
 from ..parts import OTHER
 
 ANYTHING: Final = object()
 """What is expected of an answer that is not judged."""
+
+NOTHING_SHOWN: Final = Observation(None)  # type: ignore[arg-type]
 
 
 class Wrong(NamedTuple):
@@ -38,13 +40,17 @@ class Wrong(NamedTuple):
 def due(world: Any, state: State, action: Any, outcome: Any, call: Made) -> Any:
     """Return the specification's answer to a call of an action."""
     reason = outcome.refusal.reason if outcome.refusal else None
-    if call.name == "find":
+    if call.name in ("find", "touch"):
         return ANYTHING if outcome.hit is None else Found(outcome.hit.length, outcome.hit.tables)
+    if call.name == "observe" and reason is Reason.ILLEGAL_CHOICE:  # whichever blocks are taken, so many are
+        return NOTHING_SHOWN._replace(free=len(world.meaning(state, action).state.queue))
     if call.name == "observe":
         return expected(outcome.state)
-    if reason is Reason.ILLEGAL_CHOICE:
+    if reason is Reason.ILLEGAL_CHOICE and call.name in ("allocate", "commit"):
         free = {*state.queue, *world.meaning(state, action).state.queue}
         return frozenset(free.difference(*(outcome.hit.tables if outcome.hit else ())))
+    if reason is Reason.ILLEGAL_CHOICE:
+        return ANYTHING
     if reason is not None and (reason.value[0] is When.INVALID or reason is Reason.TOO_LONG):
         return Wrong(reason.value[1], "stale" if reason is Reason.HIT_STALE else "errors")
     if call.name in ("allocate", "commit"):
@@ -63,11 +69,18 @@ class AdapterCalls(Written):
         super().__init__(world)
         self.prompts: dict[str, Any] = {}
         self.due: Callable[[Made], Any] = lambda call: ANYTHING
+        self.is_told = False
+        """The last action shows the fault, and not an answer to a question."""
+
+    def way(self, actions: Sequence[Any], fault: str) -> str:
+        self.is_told = fault.startswith("DATA-1")
+        return super().way(actions, fault)
 
     def last(self, recorder: Any, state: State, actions: Sequence[Any]) -> list[str]:
         lines, self.quiet = list[str](), QUIET - {"check", "observe"}
         for action in actions:
-            outcome = act(self.world, recorder, state, action).outcome
+            compared = act(self.world, recorder, state, action)
+            outcome, self.is_told = compared.outcome, self.is_told or bool(compared.faults)
             self.due = partial(due, self.world, state, action, outcome)
             lines += self.taken()
             state = outcome.state
@@ -75,8 +88,21 @@ class AdapterCalls(Written):
             with suppress(Exception):
                 self.world.examine(recorder, state)
             self.due = partial(self.question_due, state)
-            lines += self.taken()
+            lines += self.questions()
         return lines
+
+    def questions(self) -> list[str]:
+        """Return the question that is answered wrong, and what it is about; else all, if they show the fault."""
+        calls, self.calls = [each for each in self.calls if each.name != "check" or each.error], []
+        lines = list[str]()
+        for at, each in enumerate(calls):
+            lines += self.lines(each)
+            if self.fails:
+                about = [
+                    one.line for one in calls[:at] if one.name == "send" and one.arguments[:1] == each.arguments[:1]
+                ]
+                return [*about[-1:], *self.lines(each)]
+        return [] if self.is_told else lines
 
     def maker(self, factory: Any) -> str:
         if command := getattr(factory, "command", None):

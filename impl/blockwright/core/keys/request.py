@@ -9,6 +9,7 @@ block that was trimmed needs no parent to be found again.
 from __future__ import annotations
 
 import operator
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -22,8 +23,11 @@ from blockwright.arguments import integer, whole
 from blockwright.core.keys.block_hash import DEFAULT_HASHER, BlockHasher, HashChain, next_length
 from blockwright.core.keys.packed import zeros64
 from blockwright.errors import InvalidArgumentError, UnsupportedError
+from blockwright.events import WIDE
 
 MAX_TOKEN_ID: Final = 2**31 - 1
+MAX_PROMPT_ID: Final = 2**62 - 1
+"""Engines put ids of more than 31 bits into prompts, in the place of images: `pack_prompt`."""
 NO_SIZE: Final = 0
 TO_COME: Final = -1
 MAX_LENGTH: Final = 2**31 - 1
@@ -32,6 +36,7 @@ OWN_SIZE: Final = "manager"
 """As the block size of a request: that of the manager which serves it."""
 
 _uids = [0]
+_FEW = 64  # tokens of an array that are sooner read one by one than copied whole
 _ONE_TOKEN = [0]  # to make a request of, as long as it has not become a copy
 
 
@@ -83,6 +88,8 @@ def pack_tokens(name: str, token_ids: object) -> bytes:
     """
     if isinstance(token_ids, list):
         return _pack_list(name, token_ids)
+    if isinstance(token_ids, array) and len(token_ids) <= _FEW:
+        return _pack_list(name, token_ids.tolist())
     if not isinstance(token_ids, (str, bytes, bytearray)):
         view = _viewed(token_ids)
         if view is None:
@@ -98,6 +105,35 @@ def pack_tokens(name: str, token_ids: object) -> bytes:
         if isinstance(token_ids, Iterable):
             return _pack_list(name, list(token_ids))
     raise InvalidArgumentError(f"{name}: needs a sequence of integers, not {type(token_ids).__name__}")
+
+
+def pack_prompt(name: str, token_ids: object) -> tuple[bytes, list[MultiModalItem]]:
+    """Pack the tokens of a prompt, whose ids may have 62 bits, with an item for each of more than 31.
+
+    Of such an id the lower 31 bits are packed, and its item carries it whole into keys, events and comparisons. O(n).
+
+    Raises:
+        InvalidArgumentError: names the argument and the first offending value.
+    """
+    try:
+        return pack_tokens(name, token_ids), []
+    except InvalidArgumentError:
+        if isinstance(token_ids, (str, bytes, bytearray)) or not isinstance(token_ids, Iterable):
+            raise
+        try:
+            ids = [operator.index(cast("Any", token)) for token in token_ids]
+        except TypeError:
+            ids = []
+        wide = [at for at, token in enumerate(ids) if token > MAX_TOKEN_ID]
+        if not wide:
+            raise
+    bad = [at for at, token in enumerate(ids) if not 0 <= token <= MAX_PROMPT_ID]
+    if bad:
+        raise InvalidArgumentError(
+            f"{name}: token ids must be integers within 0..{MAX_PROMPT_ID}, found {ids[bad[0]]!r} at {bad[0]}"
+        )
+    items = [MultiModalItem(f"{WIDE}{ids[at]}", at, 1) for at in wide]
+    return _pack_list(name, [token & MAX_TOKEN_ID for token in ids]), items
 
 
 def _viewed(token_ids: object) -> memoryview | None:
@@ -262,7 +298,8 @@ class Request:
 
         Args:
             request_id: a non-empty string.
-            prompt_token_ids: at least one integer within 0 .. 2**31 - 1; a list, ``array``, numpy array or CPU tensor.
+            prompt_token_ids: at least one integer within 0 .. 2**62 - 1; a list, ``array``, numpy array or CPU tensor.
+                One above 2**31 - 1 takes as long as a multimodal item.
             block_size: tokens per hashed block: ``"manager"``, those of the manager that the request is first brought
                 to, if that caches, or a number that divides its blocks. With None the request is never cached.
             cache_salt: keeps the prefix private to requests with the same salt.
@@ -290,7 +327,7 @@ class Request:
                 raise InvalidArgumentError(f"block_size: must be within 1..{MAX_LENGTH}, not {block_size!r}")
             size = operator.index(block_size)
         self._request_id = exact_text(request_id)
-        self._prompt = pack_tokens("prompt_token_ids", prompt_token_ids)
+        self._prompt, wide = pack_prompt("prompt_token_ids", prompt_token_ids)
         self._num_prompt: i64 = len(self._prompt) // 4
         if self._num_prompt < 1 or self._num_prompt > MAX_LENGTH:
             raise InvalidArgumentError(f"prompt_token_ids: needs 1..{MAX_LENGTH} tokens, not {self._num_prompt}")
@@ -309,7 +346,7 @@ class Request:
         self._salt_mark: i64 = owner_mark(self.cache_salt)
         self._adapter_mark: i64 = owner_mark(self.lora_name)
         self.prompt_logprobs = prompt_logprobs
-        self._mm_items = _checked_items(mm_items, self._num_prompt)
+        self._mm_items = _checked_items([*mm_items, *wide] if wide else mm_items, self._num_prompt)
         # Per item, in order of offsets: where the last of the items up to it ends, so that a block finds its first one.
         self._mm_ends: list[int] = []
         if self._mm_items:
@@ -491,7 +528,11 @@ class Request:
     @property
     def prompt_token_ids(self) -> list[int]:
         """The prompt, unpacked. O(n)."""
-        return [int(self.token_at(i)) for i in range(self._num_prompt)]
+        ids = [int(self.token_at(i)) for i in range(self._num_prompt)]
+        for item in self._mm_items:
+            if item.identifier.startswith(WIDE):
+                ids[item.offset] = int(item.identifier[len(WIDE) :])
+        return ids
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -529,7 +570,8 @@ class Request:
         Complexity: O(new tokens).
 
         Raises:
-            InvalidArgumentError: a token is out of range, or the request would be too long; nothing is appended.
+            InvalidArgumentError: a token is not within 0 .. 2**31 - 1, or the request would be too long; nothing is
+                appended.
         """
         packed = pack_tokens("token_ids", [token_ids] if isinstance(token_ids, int) else token_ids)
         count: i64 = len(packed) // 4

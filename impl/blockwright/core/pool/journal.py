@@ -17,7 +17,7 @@ from blockwright.core.pool.check import demand
 from blockwright.core.pool.index import PrefixIndex
 from blockwright.core.pool.order.order import BlockHint
 from blockwright.errors import JournalGapError
-from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, KVCacheEvent
+from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, CacheLayout, KVCacheEvent
 
 EVICTED: Final = 1
 """Taken for new blocks after its last request had ended or was preempted."""
@@ -162,6 +162,7 @@ class Journal:
         evictions: contents lost to a taking that some reader has not seen, None if they are not reported.
         most_evictions: how many of them are kept at most, where a reader does not come.
         hints: of blocks that are being taken, the priorities and times with which they were still kept.
+        layout: what a hit needs of the groups of layers, for events.
     """
 
     def __init__(
@@ -177,6 +178,7 @@ class Journal:
         self.losses = losses
         self.evictions = evictions
         self.hints: dict[int, tuple[int, float]] = {}
+        self.layout: CacheLayout | None = None
         self.most_evictions: i64 = 1024
         self._first_eviction: i64 = 0  # evictions before the oldest that is kept
         # Per reader, the evictions it has passed. The first is `take_evictions`, which may never be called.
@@ -200,6 +202,7 @@ class Journal:
             None if losses is None else losses.copy(),
             None if evictions is None else evictions[:],
         )
+        new.layout = self.layout
         new.most_evictions = self.most_evictions
         new._first_eviction = self._first_eviction
         new._eviction_places = self._eviction_places[:]
@@ -237,8 +240,8 @@ class Journal:
             ahead = request.token_bytes(end, end + request._lookahead) if request._lookahead > 0 else b""
             items = () if not request._mm_items else request.items_within(start, end + request._lookahead)  # law: EV-5
             # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
-            lora, number = request.lora_name, int(group)
-            fields = (digest, parent, tokens, int(block_size), lora, number, salt, items, "GPU", None, False, ahead)
+            lora, number, size, layout = request.lora_name, int(group), int(block_size), self.layout
+            fields = (digest, parent, tokens, size, lora, number, salt, items, "GPU", None, False, ahead, layout)
             stored: BlockStored = tuple.__new__(BlockStored, fields)
             if evictions is not None:
                 self._stored[block] = stored
@@ -261,7 +264,8 @@ class Journal:
             items = () if not request._mm_items else request.items_within(start, behind)
             name, salt, size = request.lora_name, request.cache_salt, int(length - start)
             ahead = request.token_bytes(length, behind) if behind > length else b""
-            self._report(BlockStored(digest, parent, tokens, size, name, int(group), salt, items, lookahead=ahead))
+            told = BlockStored(digest, parent, tokens, size, name, int(group), salt, items, lookahead=ahead)
+            self._report(told._replace(layout=self.layout))
 
     def forgot_tail(self, number: i64, group: i64, was_last: bool) -> None:
         """Note that a tail lost its key; record an event if no other has it, unless a reset was reported. O(1)."""
@@ -280,7 +284,7 @@ class Journal:
         if self.evictions is not None:
             self._stored[block] = event
         if events is not None and is_new:
-            self._report(event)
+            self._report(event._replace(layout=self.layout))
 
     def _report(self, event: KVCacheEvent) -> None:
         """Record an event; where none is taken, leave out of the events all that is undone by a later one.

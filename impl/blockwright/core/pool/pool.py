@@ -21,7 +21,7 @@ from blockwright.core.pool.order.passing import PassingBlocks
 from blockwright.core.pool.order.retained import FOR_GOOD, RetentionOrder, check_shares
 from blockwright.core.pool.store import BlockStore, join
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
-from blockwright.events import KVCacheEvent
+from blockwright.events import CacheLayout, KVCacheEvent
 from blockwright.exclusions import HINTS, POLICY, UNIT, refuse_exclusions
 
 MAX_BLOCKS = 2**30
@@ -121,6 +121,11 @@ class BlockPool(BlockStore):
         raise UnsupportedError("BlockPool: can be neither pickled nor copied deeply; use copy()")
 
     # ------------------------------------------------------------------ whose blocks, and what is said of them
+
+    def _describe(self, layout: CacheLayout) -> None:
+        """Have events say what a hit needs. law: EV-7."""
+        if self._journal is not None:
+            self._journal.layout = layout
 
     def _set_shares(self, shares: Mapping[str, int]) -> None:
         """Give each tenant its share, in a pool from which nothing has been taken. O(num_blocks + shares).
@@ -531,6 +536,17 @@ class BlockPool(BlockStore):
         try:
             self._add_external_holders(ids, -1)
             self._release(backwards, 0, len(backwards))
+        except BaseException:
+            self._tear()
+            raise
+
+    def _use(self, tables: list[vec[i32]]) -> None:
+        """Have the candidates among the blocks of a hit evicted as if they were released now, group by group."""
+        try:
+            for ids in tables:
+                self._touch_entries(ids, True)
+            for ids in tables:
+                self._release(ids, 0, len(ids))
         except BaseException:
             self._tear()
             raise

@@ -45,8 +45,8 @@ from blockwright.core.tables.window import common_hit, longest_of_all
 from blockwright.errors import InvalidArgumentError, StalePlanError
 
 
-def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
-    """Return the longest hit of a request, and its tokens: ``get_computed_blocks``. law: HIT-1, HIT-2."""
+def find(state: State, request: Request, longest: i64) -> tuple[KVCacheBlocks, int]:
+    """Return the longest hit of a request up to a length: ``get_computed_blocks``. law: HIT-1, HIT-2, HIT-4."""
     config = state.config
     if not config.caching or request.prompt_logprobs or request._block_size == 0:
         return state.nothing, 0
@@ -60,7 +60,7 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
         for group in state.groups
     ]
     rules = [group.rule for group in state.groups]
-    num_computed = common_hit(rules, probes, config.whole_alignment, max_length)
+    num_computed = common_hit(rules, probes, config.whole_alignment, min(max_length, longest))
     junction = longest_of_all(rules, probes, config.whole_alignment, max_length)
     if state.config.unit > 0:
         most, ends_inside = max_length, may_end_inside(state)
@@ -72,7 +72,7 @@ def find(state: State, request: Request) -> tuple[KVCacheBlocks, int]:
             junction = longest_inside(state, request, full, those, junction, max_length)
             most = junction  # no hit is longer than that of some of its groups
         if ends_inside:
-            num_computed = longest_inside(state, request, state.groups, probes, num_computed, most)
+            num_computed = longest_inside(state, request, state.groups, probes, num_computed, min(most, longest))
     if state.last_prompts.are_kept():
         junction = parting(state, request, max_length)
     if not has_room(state, request.num_tokens, num_computed):

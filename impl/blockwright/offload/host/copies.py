@@ -26,7 +26,7 @@ from blockwright.device import Caches, swap_blocks
 from blockwright.device.layout import blocks_of
 from blockwright.offload.host.moves import checked_moves
 from blockwright.offload.host.pool import HostPool
-from blockwright.offload.queue import Part, ThreadedHandler
+from blockwright.offload.jobs import Part, ThreadedHandler
 from blockwright.offload.worker import TransferSpec
 
 # Shorter stretches than this are moved by index.

@@ -153,20 +153,26 @@ class OffloadChain:
         """Whether blocks go to the next tier as soon as they have landed."""
         return self._through
 
+    @property
+    def num_under_way(self) -> int:
+        """Number of transfers that have begun and not ended, handed out or not."""
+        return len(self._jobs.under_way)
+
     # ------------------------------------------------------------------ what the engine asks
 
-    def lookup(self, block_hashes: Iterable[bytes]) -> int:
+    def lookup(self, block_hashes: Iterable[bytes], *, room_made: bool = False) -> int:
         """Return how many of the first blocks, in a row, one load could bring now: readable in a tier, or coming up.
 
         A block that is present in tier 0 is judged by that alone: one being stored there cannot be loaded yet. Blocks
-        in lower tiers count up to the room in tier 0 (see `make_room`).
+        in lower tiers count up to the room in tier 0: that which it has, or, with `room_made`, that which it will have
+        once `make_room` was called for them and what then goes down has landed.
 
         Raises:
             InvalidArgumentError: a hash is not bytes, or empty; so in every call.
         """
         self._whole.require()
         keys = keys_of(block_hashes)
-        return self._fitting(keys, self._sources(keys))
+        return self._fitting(keys, self._sources(keys), room_made)
 
     def touch(self, block_hashes: Iterable[bytes]) -> None:
         """Count blocks as just used, in every tier, the first as the most recent."""
@@ -475,7 +481,7 @@ class OffloadChain:
     def _make_room_in(self, at: int, reserve: int) -> None:
         """Send idle blocks of one tier down. O(blocks that go, and those passed over)."""
         tier = self.tiers[at]
-        leaving = self._num_leaving(at)
+        leaving = len(self._lowering(at))
         seen: set[bytes] = set()
         while True:
             lacking = reserve - tier.num_free - leaving
@@ -498,16 +504,16 @@ class OffloadChain:
                 elif self._refused == at + 1:  # a store that is down refuses all of them
                     return
 
-    def _num_leaving(self, at: int) -> int:
-        """Return how many blocks are on their way down from a tier. O(transfers under way)."""
-        return sum([len(job.hashes) for job in self._jobs.under_way.values() if job.kind == DEMOTE and job.above == at])
+    def _lowering(self, at: int) -> list[bytes]:
+        """Return the blocks on their way down from a tier; each goes by itself. O(transfers under way)."""
+        return [job.hashes[0] for job in self._jobs.under_way.values() if job.kind == DEMOTE and job.above == at]
 
     def _waits(self, at: int, lacking: int) -> bool:
         """Return whether a tier is full until blocks have gone further down, and enough are on their way."""
         tier = self.tiers[at]
         if tier.num_free > 0 or len(self._losing(at, tier.idle_blocks(1))) == 0:
             return False
-        further = lacking - self._num_leaving(at)
+        further = lacking - len(self._lowering(at))
         return further <= 0 or self._waits(at + 1, further)
 
     def _lower(self, at: int, key: bytes) -> bool:
@@ -608,26 +614,31 @@ class OffloadChain:
         if len(stuck) > 0:
             stuck.difference_update([key for key in hashes if self.tiers[at].status_of(key) is None])
 
-    def _fitting(self, keys: list[bytes], sources: list[int]) -> int:
+    def _fitting(self, keys: list[bytes], sources: list[int], room_made: bool) -> int:
         """Return how many of the first blocks one load can bring up: tier 0 has room for those from below.
 
-        While a block of tier 0 has to move down before it may be evicted, only free places are room. law: CHAIN-15.
+        While a block of tier 0 has to move down before it may be evicted, only free places are room, unless room is to
+        be made first. law: CHAIN-15, CHAIN-18.
         """
         nearest = self.tiers[0]
         free = nearest.num_free
         coming = len(sources) - sources.count(0)
         if coming <= free:
             return len(sources)
-        first = nearest.idle_blocks(64)
-        waiting = len(self._losing(0, first)) > 0
-        if not waiting and not self._through and len(self.tiers) > 1:
-            waiting = len(self._losing(0, nearest.idle_blocks(MAX_LENGTH))) > 0
-        idle = set() if waiting else set(nearest.idle_blocks(coming + len(keys)))
+        waiting = False
+        if not room_made and not self._through and len(self.tiers) > 1:
+            waiting = (
+                len(self._losing(0, nearest.idle_blocks(64))) > 0
+                or len(self._losing(0, nearest.idle_blocks(MAX_LENGTH))) > 0
+            )
+        others = set() if waiting else set(nearest.idle_blocks(coming + len(keys)))
+        if room_made:
+            others.update([key for key in self._lowering(0) if nearest.status_of(key) == 1])  # no load reads it, too
         length = coming = 0
         while length < len(sources):
-            idle.discard(keys[length])
+            others.discard(keys[length])
             coming += 1 if sources[length] > 0 else 0
-            if coming > free + len(idle) and coming > free:
+            if coming > free + len(others):
                 break
             length += 1
         return length

@@ -38,7 +38,12 @@ class LRUOffloadingManager(TierManager):
     """
 
     def __init__(
-        self, backend: Backend, enable_events: bool = False, *, shares: Mapping[str, int] | None = None
+        self,
+        backend: Backend,
+        enable_events: bool = False,
+        *,
+        shares: Mapping[str, int] | None = None,
+        hint_guard: float = 0.0,
     ) -> None:
         """Take over a backend, and the blocks that it recovered.
 
@@ -46,11 +51,16 @@ class LRUOffloadingManager(TierManager):
             backend: where the places come from; this manager's alone.
             enable_events: keep events for `take_events`.
             shares: blocks that tenants may count on here, by cache salt.
+            hint_guard: part of the tier, within 0.0 .. 1.0, that no hint affects: the blocks that were used last.
 
         Raises:
-            InvalidArgumentError: not a backend, or it recovered one block twice; or the shares are more than it has.
+            InvalidArgumentError: not a backend, or it recovered one block twice; or the shares are more than it has, or
+                the guard is no part.
         """
+        if not 0.0 <= hint_guard <= 1.0:
+            raise InvalidArgumentError(f"hint_guard: must be a part within 0.0..1.0, not {hint_guard!r}")
         super().__init__(backend, enable_events)
+        self._guard: i64 = i64(int(hint_guard * float(self._capacity)))
         self._now = 0.0
         self._retention: TierRetention | None = None
         if shares is not None:
@@ -61,6 +71,7 @@ class LRUOffloadingManager(TierManager):
         twin = LRUOffloadingManager(self._copied_backend(), self._keeps_events)
         self._copy_books_to(twin)
         twin._now = self._now
+        twin._guard = self._guard
         twin._retention = None if self._retention is None else self._retention.copy()
         return twin
 
@@ -123,7 +134,7 @@ class LRUOffloadingManager(TierManager):
         """Return the record of hints and shares, kept from now on."""
         retention = self._retention
         if retention is None:
-            retention = TierRetention(shares)
+            retention = TierRetention(shares, self._guard)
             retention.grow(self._entries.index.size)
             self._retention = retention
         return retention

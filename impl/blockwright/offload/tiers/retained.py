@@ -8,7 +8,7 @@ reading it from its oldest end, once if the victims have no hints.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, final
+from typing import Any, Final, final
 
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
@@ -19,6 +19,9 @@ from blockwright.core.pool.order.order import BlockHint
 from blockwright.core.steps.hints import MAX_PRIORITY
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.tiers.entries import Entries
+
+_GUARDED: Final = MAX_PRIORITY + 1
+"""Instead of a priority, of blocks that no hint is about."""
 
 _as_float: Any = float
 
@@ -61,8 +64,10 @@ class TierRetention:
         coming: the hints for the blocks of the store that is being prepared.
     """
 
-    def __init__(self, shares: Mapping[str, int]) -> None:
+    def __init__(self, shares: Mapping[str, int], guard: i64) -> None:
+        """Begin without hints; of the last `guard` blocks used none counts."""
         self.coming: dict[bytes, BlockHint] = {}
+        self._guard: i64 = guard
         self._numbers: dict[str, int] = {name: number for number, name in enumerate(shares, 1)}
         self._shares: vec[i64] = zeros64(len(shares) + 1)
         for number, share in enumerate(shares.values(), 1):
@@ -75,7 +80,7 @@ class TierRetention:
 
     def copy(self) -> TierRetention:
         """Return an independent copy. O(slots)."""
-        twin = TierRetention({})
+        twin = TierRetention({}, self._guard)
         twin._numbers = self._numbers
         twin._shares = self._shares
         twin._counts = self._counts[:]
@@ -125,10 +130,11 @@ class TierRetention:
             self._until[slot] = 0.0
 
     def victims(self, entries: Entries, count: i64, new: list[bytes], call: i64, now: float) -> vec[i32]:
-        """Return the idle blocks that go, up to `count`. law: TIER-10, TIER-11.
+        """Return the idle blocks that go, up to `count`. law: TIER-10, TIER-11, TIER-12.
 
         Blocks of tenants within their shares are evicted last. Of the others the lowest priority is evicted first, and
-        within a priority the least recently used. O(blocks passed over), for each priority that is reached.
+        within a priority the least recently used. The last that were used are above all priorities. O(blocks passed
+        over), for each priority that is reached.
         """
         above = self._counts[:]
         at: i64 = 0
@@ -144,12 +150,16 @@ class TierRetention:
         victims = vec[i32]()
         within = vec[i32]()
         rank: i64 = 0
-        while rank <= MAX_PRIORITY and i64(len(victims)) < count:
-            following: i64 = MAX_PRIORITY + 1
+        while rank <= _GUARDED and i64(len(victims)) < count:
+            following: i64 = _GUARDED + 1
             slot: i64 = i64(newer[0])
+            in_reach = entries.recency.count - self._guard
             while slot != 0 and i64(len(victims)) < count:
+                in_reach -= 1
                 if entries.is_idle(slot) and entries.named[slot] != call:
                     level: i64 = i64(self._priority[slot]) if self._until[slot] > now else 0
+                    if in_reach < 0:
+                        level = _GUARDED
                     number: i64 = i64(numbers[slot])
                     if rank < level < following:
                         following = level

@@ -3,6 +3,9 @@
 A connector holds blocks that it still reads or writes, and an engine may take blocks for other uses. Such a hold
 keeps a block from being taken, and does nothing else: it is no entry of a table, so that a request goes on writing to
 its own block. Whoever holds from outside lets go of those holds only, never of what a request holds (OUTSIDE-1).
+
+Of a request that waits the engine may have it count as a use that its hit was looked up: the hit is held, and let go of
+at once (USE-1).
 """
 
 from collections import Counter
@@ -10,10 +13,11 @@ from dataclasses import replace
 
 from ..choices import Choice, legal_taking
 from ..effects import adopted, emptied, requeued
-from ..hits import lost
+from ..hits import found, lost
+from ..lru import LRU
 from ..outcomes import Done, Outcome, Reason, Refusal
 from ..retention import in_order, put
-from ..state import NULL, State, Table, key
+from ..state import NULL, Hit, State, Table, Waiting, key
 
 
 def hold(state: State, blocks: Table) -> Outcome:
@@ -55,6 +59,23 @@ def let_go(state: State, blocks: Table) -> Outcome:
     last = tuple(block for at, block in enumerate(blocks) if block not in blocks[at + 1 :])
     return Done(requeued(replace(state, outside=tuple((left - gone).elements())), last))
     # SAME: keys and contents of published blocks, requests.
+
+
+def used(state: State, hit: Hit) -> Outcome:
+    """Hold the blocks of a hit that was looked up, and let go of them, the last of each group first: ``touch``."""
+    held = hold(state, tuple(block for table in hit.tables for block in table))
+    back = tuple(block for table in hit.tables for block in reversed(table) if block != NULL)
+    return let_go(held.state, back) if isinstance(held, Done) else held
+
+
+def law_use_reorders_alone(state: State) -> bool:
+    """USE-1: that a hit is used changes the order of eviction, and nothing else."""
+    return all(
+        isinstance(outcome, Done) and replace(outcome.state, queue=state.queue, marks=state.marks) == state
+        for request in state.requests
+        if isinstance(request, Waiting)
+        for outcome in (used(state, found(state, request.prefix, LRU)),)
+    )
 
 
 def law_outside_is_apart(before: State, done: Done) -> bool:

@@ -1,0 +1,90 @@
+"""SGLang's allocator of slots, which asks the cache: it has no pages of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
+
+from blockwright.engines.sglang import not_served
+
+if TYPE_CHECKING:
+    from blockwright.engines.sglang.cache import BlockwrightCache
+
+
+class BlockwrightAllocator(PagedTokenToKVPoolAllocator):
+    """What the allocator that SGLang made becomes, for pages of any size.
+
+    The object stays the same, since the scheduler, the workers and the pools hold it when the cache is made; only its
+    class is changed.
+    """
+
+    cache: BlockwrightCache
+
+    def available_size(self) -> int:
+        """Return the tokens in pages that nobody holds, cached ones included."""
+        return self.cache.pool.num_free * int(self.page_size)
+
+    @property
+    def free_pages(self) -> torch.Tensor:
+        """The pages that nobody holds, for SGLang's checks."""
+        return self.get_all_free_pages()
+
+    @free_pages.setter
+    def free_pages(self, _: Any) -> None:
+        """Pass over what the base class keeps."""
+
+    def get_all_free_pages(self) -> torch.Tensor:
+        """Return the pages that nobody holds."""
+        return torch.tensor(self.cache.pool.free_block_ids(), dtype=torch.int64)
+
+    def evict_to_free_tokens(self, tree_cache: Any, num_tokens: int) -> None:
+        """Do nothing: the manager evicts as it gives slots."""
+
+    def check_decode_capacity(
+        self, *, num_tokens: int, tree_cache: Any, requests: Any = None, spec_algorithm: Any = None
+    ) -> bool:
+        """Return whether the next step of decoding fits, and note whose it is: no other call says so."""
+        self.cache.decoding = requests
+        return self.available_size() >= num_tokens
+
+    def alloc(self, need_size: int) -> torch.Tensor | None:
+        """Return slots for a batch, of pages of one token."""
+        return self.cache.take(need_size)
+
+    def alloc_extend(
+        self,
+        prefix_lens: Any,
+        prefix_lens_cpu: Any,
+        seq_lens: Any,
+        seq_lens_cpu: Any,
+        last_loc: Any,
+        extend_num_tokens: int,
+        **kwargs: Any,
+    ) -> torch.Tensor | None:
+        """Return slots for a batch of prefills."""
+        return self.cache.take(extend_num_tokens)
+
+    def alloc_decode(
+        self, seq_lens: torch.Tensor, seq_lens_cpu: Any, last_loc: Any, **kwargs: Any
+    ) -> torch.Tensor | None:
+        """Return a slot for each request of a batch."""
+        return self.cache.take(len(seq_lens))
+
+    def free(self, free_index: torch.Tensor) -> None:
+        """Refuse: pages return with their request."""
+        raise not_served("an engine that frees slots by number", "report what did")
+
+    def resize(self, config: Any) -> None:
+        """Refuse: the manager has as many pages as there were when the cache was made."""
+        raise not_served("a pool that changes its size after the start", "report what asked for it")
+
+    def free_group_begin(self) -> None:
+        """Do nothing: there is nothing to put off."""
+
+    def free_group_end(self) -> None:
+        """Do nothing."""
+
+    def clear(self) -> None:
+        """Do nothing: `BlockwrightCache.reset` has given everything back."""

@@ -1,0 +1,47 @@
+"""What of SGLang is not served, by the name of its option, and what to do about it: asked when an engine starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from sglang.srt.runtime_context import get_disagg, get_exec, get_memory, get_parallel, get_serving, get_spec
+
+from blockwright.engines.sglang import NAME, not_served
+
+_OTHER_CACHE = f"leave out --radix-cache-backend {NAME}, so that SGLang's own cache serves it"
+
+
+def refuse(context: Any) -> None:
+    """Refuse what the cache would serve wrongly or not at all.
+
+    Raises:
+        UnsupportedError: names the option or the kind of model, and the remedy.
+    """
+    params, memory, parallel = context.params, get_memory(), get_parallel()
+    allocator = params.token_to_kv_pool_allocator
+    given = {
+        "a model with sliding windows": context.is_hybrid_swa,
+        "a model with recurrent layers": context.is_hybrid_ssm,
+        "a model with DeepSeek's sparse attention": context.is_dsa,
+        "an encoder-decoder model": getattr(context.model_config, "is_encoder_decoder", False),
+        "--dllm-algorithm": get_exec().dllm.dllm_algorithm is not None,
+        "--disable-radix-cache": context.disable_radix_cache,
+        "--enable-hierarchical-cache": context.enable_hierarchical_cache,
+        "--enable-lmcache": memory.enable_lmcache,
+        "--enable-flexkv": memory.enable_flexkv,
+        "--enable-unified-cache-external-linker": memory.enable_unified_cache_external_linker,
+        "--enable-session-radix-cache": params.enable_session_radix_cache,
+        "--enable-streaming-session": get_serving().enable_streaming_session,
+        "--radix-eviction-policy other than lru": params.eviction_policy.lower() != "lru",
+        "--disaggregation-mode": get_disagg().disaggregation_mode != "null",
+        "--speculative-algorithm": get_spec().speculative_algorithm is not None,
+        "pipeline parallelism": params.pp_size > 1,
+        "context parallelism": params.attn_cp_size > 1 or parallel.dcp_enabled,
+        f"the allocator {type(allocator).__name__}": type(allocator)
+        not in (PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator),
+    }
+    for what, is_given in given.items():
+        if is_given:
+            remedy = f"leave out {what.split()[0]}, or " if what.startswith("--") else ""
+            raise not_served(what, remedy + _OTHER_CACHE)

@@ -1,0 +1,497 @@
+"""SGLang's own scheduler without a model: a worker in its place knows what each slot must hold, and checks all reads.
+
+What runs is SGLang's: the scheduler's choice of batches, policies, budgets, retraction, aborts, the processing of
+results, its pools and allocators. A worker answers each step by tokens that depend on the history alone, so that all
+caches must give the same answers.
+"""
+
+import importlib.machinery
+import logging
+import os
+import random
+import sys
+import types
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+os.environ.setdefault("SGLANG_IS_IN_CI", "1")
+
+
+class _Absent(types.ModuleType):
+    """In the place of torchvision, whose wheel wants a CUDA torch: any name is a class of nothing."""
+
+    __path__: list[str] = []  # noqa: RUF012
+    __version__ = "0.28.0"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        modes = "NEAREST LANCZOS BILINEAR BICUBIC BOX HAMMING NEAREST_EXACT".split()
+        return type(name, (), {each: number for number, each in enumerate(modes)})
+
+
+class _Finder:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        is_vision = name.split(".")[0] == "torchvision"
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if is_vision else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: Any) -> Any:
+        return _Absent(spec.name)
+
+    def exec_module(self, module: Any) -> None:
+        pass
+
+
+sys.meta_path.insert(0, _Finder())
+
+
+def configure(**options: Any) -> None:
+    """Publish options as SGLang's own configuration of this process."""
+    from sglang.srt.runtime_context import get_context, get_parallel
+
+    fixed = {"device": "cpu", "attention_backend": "torch_native"}
+    get_context().override_server_args(**fixed | options).install()
+    get_parallel().override_permanently(pp_max_micro_batch_size=ROWS)
+
+
+ROWS = 12
+CONTEXT = 512
+VOCABULARY = 50
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pool, a workload and how it is scheduled."""
+
+    cache: str = "blockwright"  # or "rust", "unified"
+    page: int = 16
+    tokens: int = 2048
+    chunk: int = 64
+    policy: str = "fcfs"
+    conservativeness: float = 1.0
+    mixes: bool = False
+    overlaps: bool = False
+    salts: bool = False
+    aborts: float = 0.05
+    requests: int = 60
+    longest: int = 200
+    answer: int = 60
+    gap: int = 3
+    seed: int = 0
+    logprobs: bool = False
+    images: bool = False
+    events: bool = False
+
+
+@dataclass
+class Seen:
+    """What a run came to."""
+
+    answers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    wrong: list[tuple[Any, ...]] = field(default_factory=list)
+    steps: int = 0
+    reads: int = 0
+    hits: int = 0
+    retracted: int = 0
+    aborted: list[str] = field(default_factory=list)
+    left: int = 0
+    rows_left: int = 0
+    events: list[Any] = field(default_factory=list)
+
+
+class Nothing:
+    """Takes every call, and has every attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Nothing()
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        return None
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __iadd__(self, _: object) -> "Nothing":
+        return self
+
+    def __mod__(self, _: object) -> "Nothing":
+        return self
+
+
+class Lacking(SimpleNamespace):
+    """A record whose other fields are None."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
+
+
+class Worker:
+    """Writes into each slot a hash of the history up to its token, and reads what a step of attention would read."""
+
+    def __init__(self, num_slots: int, seen: Seen) -> None:
+        self.held = [0] * num_slots
+        self.seen = seen
+        self.tokens: dict[str, list[int]] = {}
+        self.hashes: dict[str, list[int]] = {}
+
+    def history(self, req: Any, end: int) -> list[int]:
+        """Return the hashes of a request's tokens up to one; its own answers count as soon as they are sampled."""
+        tokens = self.tokens.setdefault(req.rid, list(req.origin_input_ids))
+        hashes = self.hashes.setdefault(req.rid, [])
+        while len(hashes) < end:
+            before = hashes[-1] if hashes else hash((req.extra_key, req.cache_salt))
+            hashes.append(hash((before, tokens[len(hashes)])))
+        return hashes
+
+    def run(self, batch: Any, rows: Any) -> list[int]:
+        """Write the slots of a batch, then read all that it reads; return a token for each request."""
+        slots, at, told = batch.out_cache_loc.tolist(), 0, []
+        extends = batch.forward_mode.is_extend()
+        reading = []
+        for place, req in enumerate(batch.reqs):
+            end = int(batch.seq_lens_cpu[place])
+            begin = batch.prefix_lens[place] if extends else end - 1
+            hashes = self.history(req, end)
+            row = rows.req_to_token[req.kv.req_pool_idx, :end].tolist()
+            mine = slots[at : at + end - begin]
+            at += end - begin
+            if row[begin:] != mine or len(set(mine)) < len(mine) or min(mine) < batch.tree_cache.page_size:
+                self.seen.wrong.append(("written", req.rid, begin, end))
+            if extends and 0 <= req.most_found < begin and req.extend_batch_idx == 1:
+                self.seen.wrong.append(("found too much", req.rid, begin, req.most_found))
+            for slot, value in zip(mine, hashes[begin:end], strict=True):
+                self.held[slot] = value
+            reading.append((req, row, hashes[:end]))
+        for req, row, hashes in reading:
+            self.seen.reads += len(row)
+            if [self.held[slot] for slot in row] != hashes:
+                self.seen.wrong.append(("read", req.rid, len(row)))
+            token = hashes[-1] % VOCABULARY
+            told.append(token)
+            if len(self.tokens[req.rid]) == len(row):
+                self.tokens[req.rid].append(token)
+        return told
+
+
+def scheduler(case: Case, seen: Seen) -> Any:
+    """Make SGLang's scheduler over its own pools, without its processes, sockets and model."""
+    backend = "blockwright" if case.cache == "blockwright" else None
+    configure(
+        page_size=case.page,
+        chunked_prefill_size=case.chunk,
+        schedule_conservativeness=case.conservativeness,
+        schedule_policy=case.policy,
+        enable_mixed_chunk=case.mixes,
+        radix_cache_backend=backend,
+    )
+    logging.disable(logging.WARNING)
+    from sglang.srt.disaggregation.utils import DisaggregationMode
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+    from sglang.srt.managers.scheduler import Scheduler
+    from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
+    from sglang.srt.mem_cache.registry import create_tree_cache
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    context = context_of(case)
+    rows, allocator = context.params.req_to_token_pool, context.params.token_to_kv_pool_allocator
+    tree = create_tree_cache(context)
+    model = Lacking(vocab_size=VOCABULARY, is_encoder_decoder=False, is_multimodal=False)
+    metrics = SimpleNamespace(
+        num_retracted_reqs=0,
+        enable_metrics=False,
+        num_generated_tokens=0,
+        forward_ct_decode=0,
+        report_decode_stats=Nothing(),
+        report_prefill_stats=Nothing(),
+    )
+    beams = SimpleNamespace(
+        pending_member_rows=lambda batch: 0, commit_decode=lambda batch: set(), retire_group=lambda req: None
+    )
+    made = object.__new__(Scheduler)
+    off = (
+        "enable_overlap_mlx enable_hierarchical_cache enable_priority_scheduling schedule_low_priority_values_first "
+        "enable_hisparse enable_lora enable_hicache_storage enable_lmcache enable_unified_cache_external_linker "
+        "is_hybrid_swa is_hybrid_ssm require_mlp_sync enable_continuous_input_polling"
+    )
+    none = (
+        "dllm_config truncation_align_size min_free_slots_delayer decode_offload_manager hisparse_coordinator "
+        "dynamic_chunk_sizer mm_receiver last_batch chunked_req _pending_chunked_abort_req max_queued_requests "
+        "scheduler_stage_metrics cur_batch_for_debug"
+    )
+    zero = (
+        "processed_tokens_counter prefill_decode_interval _prefill_decode_interval_remaining "
+        "prefill_decode_interval_min_bs forward_ct priority_scheduling_preemption_threshold"
+    )
+    made.__dict__.update(
+        dict.fromkeys(off.split(), False),
+        **dict.fromkeys(none.split()),
+        **dict.fromkeys(zero.split(), 0),
+        tree_cache=tree,
+        req_to_token_pool=rows,
+        token_to_kv_pool_allocator=allocator,
+        page_size=case.page,
+        model_config=model,
+        enable_overlap=case.overlaps,
+        enable_skip_finishing_decode=case.overlaps,
+        spec_algorithm=SpeculativeAlgorithm.NONE,
+        device="cpu",
+        schedule_policy=case.policy,
+        disaggregation_mode=DisaggregationMode.NULL,
+        max_prefill_tokens=16384,
+        max_running_requests=ROWS,
+        grammar_manager=SimpleNamespace(has_waiting_grammars=lambda: False, abort_requests=Nothing()),
+        tp_worker=SimpleNamespace(model_runner=SimpleNamespace(attn_backend=None, prefill_aware_swa=False)),
+        dp_attn_adapter=SimpleNamespace(
+            maybe_prepare_mlp_sync_batch=lambda batch, need_sync=False: batch,
+            maybe_convert_decode_to_extend=lambda batch: batch,
+        ),
+        ngram_embedding_manager=SimpleNamespace(prepare_for_forward=lambda batch, chunked_req=None: batch),
+        beam_coordinator=beams,
+        load_inquirer=SimpleNamespace(_get_num_pending_tokens=lambda chunk_deduct=0: 0),
+        metrics_reporter=metrics,
+        metrics_collector=Nothing(),
+        waiting_queue=[],
+        running_batch=ScheduleBatch(reqs=[], batch_is_full=False),
+        chunked_prefill_size=case.chunk,
+        is_mixed_chunk=case.mixes,
+        result_queue=deque(),
+        send_abort_output=lambda message, req: seen.aborted.append(req.rid),
+        _release_aborted_request=Nothing(),
+        _prefetch_kvcache=Nothing(),
+        _abort_on_queued_limit=lambda req: False,
+    )
+    made.init_schedule_policy()
+    made.batch_result_processor = SchedulerBatchResultProcessor(
+        is_generation=True,
+        disaggregation_mode=DisaggregationMode.NULL,
+        enable_overlap=case.overlaps,
+        enable_overlap_mlx=False,
+        model_config=model,
+        token_to_kv_pool_allocator=allocator,
+        tree_cache=tree,
+        hisparse_coordinator=None,
+        req_to_token_pool=rows,
+        decode_offload_manager=None,
+        metrics_collector=Nothing(),
+        metrics_reporter=metrics,
+        draft_worker=None,
+        model_worker=None,
+        logprob_result_processor=Nothing(),
+        output_streamer=SimpleNamespace(stream_output=Nothing()),
+        beam_coordinator=beams,
+        abort_request=made.abort_request,
+    )
+    return made
+
+
+def context_of(case: Case, **fields: Any) -> Any:
+    """Return what SGLang gives to the factories of its caches, with its pools; `fields` are other than usual."""
+    from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
+    from sglang.srt.mem_cache.registry import TreeCacheBuildContext
+
+    rows = ReqToTokenPool(ROWS, CONTEXT, "cpu", False)
+    memory = SimpleNamespace(device="cpu", mem_usage=0)
+    if case.page == 1:
+        allocator = TokenToKVPoolAllocator(case.tokens, torch.float16, "cpu", memory, False)
+    else:
+        allocator = PagedTokenToKVPoolAllocator(case.tokens, case.page, torch.float16, "cpu", memory, False)
+    params = CacheInitParams(
+        disable=False,
+        req_to_token_pool=rows,
+        token_to_kv_pool_allocator=allocator,
+        page_size=case.page,
+        tree_core_backend="rust" if case.cache == "rust" else "python",
+        chunked_prefill_size=case.chunk,
+        enable_kv_cache_events=case.events,
+    )
+    for name in fields.keys() & vars(params).keys():
+        setattr(params, name, fields.pop(name))
+    usual = {
+        "server_args": None,
+        "params": params,
+        "is_hybrid_swa": False,
+        "is_hybrid_ssm": False,
+        "enable_hierarchical_cache": False,
+        "disable_radix_cache": False,
+        "tp_worker": Nothing(),
+        "model_config": None,
+        "tp_size": 1,
+        "tp_rank": 0,
+        "tp_group": None,
+    }
+    return TreeCacheBuildContext(**usual | fields)
+
+
+def request(rid: str, prompt: list[int], most: int, salt: str | None = None, logprobs_from: int = -1) -> Any:
+    """Make a request of SGLang's."""
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    sampling = SamplingParams(max_new_tokens=most)
+    sampling.normalize(None)
+    req = Req(rid, "", array("q", prompt), sampling, vocab_size=VOCABULARY, cache_salt=salt, eos_token_ids=set())
+    req.tokenizer, req.return_logprob, req.logprob_start_len, req.most_found = None, False, -1, logprobs_from
+    if logprobs_from >= 0:
+        # What a request for log-probabilities of its prompt limits is the match; there are none to hand out here.
+        most_of = req._compute_max_prefix_len
+        req._compute_max_prefix_len = lambda length: min(most_of(length), logprobs_from)
+    return req
+
+
+def arrivals(case: Case) -> list[tuple[int, Any, int | None]]:
+    """Return the requests, each with the step at which it comes, and the step at which it is aborted, or None.
+
+    Prompts go on from some stems, from parts of them, and from prompts before; `next_turn` adds more.
+    """
+    dice = random.Random(case.seed)
+
+    def drawn(least: int, most: int) -> list[int]:
+        return [dice.randrange(VOCABULARY) for _ in range(dice.randrange(least, most))]
+
+    stems = [drawn(8, case.longest) for _ in range(6)]
+    images = [2**61 + dice.randrange(2**60) for _ in range(3)]
+    found, step = [], 0
+    for number in range(case.requests):
+        stem = dice.choice(stems)
+        prompt = stem[: dice.choice([len(stem), len(stem), dice.randrange(1, len(stem) + 1)])] + drawn(1, 40)
+        if case.images and dice.random() < 0.6:
+            prompt[4:20] = [dice.choice(images)] * 16  # of one image all tokens are alike
+        if dice.random() < 0.3 and len(prompt) < CONTEXT // 2:
+            stems[dice.randrange(len(stems))] = prompt
+        step += dice.choice([0, 0, 0, 1, 2, dice.randrange(case.gap + 1)])
+        most = dice.randrange(1, case.answer)
+        salt = dice.choice([None, None, None, "x"]) if case.salts else None
+        aborts = step + dice.randrange(1, 40) if dice.random() < case.aborts else None
+        start = dice.randrange(len(prompt)) if case.logprobs and dice.random() < 0.4 else -1
+        found.append((step, request(f"r{number}#", prompt[: CONTEXT - 80], most, salt, start), aborts))
+    return found
+
+
+def next_turn(case: Case, req: Any, step: int) -> list[tuple[int, Any, int | None]]:
+    """Return what follows a request that has ended: in three of ten, one that goes on from its answer."""
+    dice = random.Random(f"{case.seed} {req.rid}")
+    prompt = [
+        *req.origin_input_ids,
+        *req.output_ids,
+        *(dice.randrange(VOCABULARY) for _ in range(dice.randrange(1, 20))),
+    ]
+    if dice.random() > 0.3 or len(prompt) > CONTEXT - 80:
+        return []
+    return [(step + dice.randrange(1, 6), request(f"{req.rid}+", prompt, 20, req.cache_salt), None)]
+
+
+def run(
+    case: Case,
+    spoil: Callable[[Any], None] = lambda made: None,
+    coming: list[tuple[int, Any, int | None]] | None = None,
+) -> Seen:
+    """Serve a case, or the requests that are given, to the end; `spoil` may break something in the scheduler before.
+
+    Raises:
+        AssertionError: pages were lost, or are held by nobody; the error of a law that `check` found broken.
+    """
+    from sglang.srt.managers.io_struct import AbortReq
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    seen = Seen()
+    made = scheduler(case, seen)
+    spoil(made)
+    allocator, tree, rows = made.token_to_kv_pool_allocator, made.tree_cache, made.req_to_token_pool
+    worker = Worker(case.tokens + case.page, seen)
+    waiting = arrivals(case) if coming is None else list(coming)
+    requests: list[Any] = []
+    step, is_idle = 0, False
+    aborts: dict[int, list[Any]] = {}
+    counted: set[tuple[str, int]] = set()
+    ended: set[str] = set()
+    whole = allocator.available_size()
+    while not is_idle or waiting:
+        while waiting and waiting[0][0] <= step:
+            _, req, end = waiting.pop(0)
+            requests.append(req)
+            aborts.setdefault(-1 if end is None else end, []).append(req)
+            made._add_request_to_queue(req)
+        for req in aborts.pop(step, []):
+            if not req.finished():
+                made.abort_request(AbortReq(rid=req.rid))
+        plan = made.get_next_batch_to_run(running_batch=made.running_batch, last_batch=made.last_batch)
+        made.running_batch, batch = plan.running_batch, plan.batch_to_run
+        if batch:
+            told = torch.tensor(worker.run(batch, rows))
+            if batch.forward_mode.is_extend():
+                for place, req in enumerate(batch.reqs):
+                    if (req.rid, req.retraction_count) not in counted and req.extend_batch_idx == 1:
+                        counted.add((req.rid, req.retraction_count))
+                        seen.hits += batch.prefix_lens[place]
+            batch.input_ids = told
+            made.result_queue.append((batch.copy() if case.overlaps else batch, told))
+        if made.result_queue and (not case.overlaps or made.last_batch):
+            process(made, *made.result_queue.popleft())
+        is_idle = not (batch or made.waiting_queue or made.chunked_req or made.result_queue or made.last_batch)
+        for req in [req for req in requests if req.finished() and req.rid not in ended] if coming is None else ():
+            ended.add(req.rid)
+            waiting = sorted([*waiting, *next_turn(case, req, step)], key=lambda each: each[0])
+        made.last_batch = batch
+        made.forward_ct += 1
+        step += 1
+        census(made, case)
+        if seen.wrong:
+            break
+        seen.events += tree.take_events() if case.events else []
+        assert step < 20_000, "the scheduler makes no progress"
+    seen.steps, seen.retracted = step, sum(req.retraction_count for req in requests)
+    seen.left = whole - allocator.available_size() - tree.evictable_size()
+    seen.rows_left = ROWS - rows.available_size()
+    gone = {req.rid for req in requests if isinstance(req.finished_reason, FINISH_ABORT)} | {*seen.aborted}
+    seen.answers = {req.rid: tuple(req.output_ids) for req in requests if req.rid not in gone}
+    return seen
+
+
+def process(made: Any, batch: Any, told: torch.Tensor) -> None:
+    """Hand the tokens of a batch to SGLang."""
+    result = Lacking(
+        next_token_ids=told,
+        can_run_cuda_graph=False,
+        grammar_advanced=False,
+        num_correct_drafts=0,
+        get_num_generated_tokens=lambda count: count,
+    )
+    processor = made.batch_result_processor
+    if batch.forward_mode.is_extend():
+        processor.process_batch_result_prefill(batch, result)
+    else:
+        processor.process_batch_result_decode(batch, result)
+
+
+def census(made: Any, case: Case) -> None:
+    """Check that every page is free, cached, or of a request that runs: SGLang's sums, and the manager's laws."""
+    allocator, tree, rows = made.token_to_kv_pool_allocator, made.tree_cache, made.req_to_token_pool.req_to_token
+    batches = [made.running_batch, made.last_batch, *(batch for batch, _ in made.result_queue)]
+    reqs = [req for batch in batches if batch for req in batch.reqs] + [made.chunked_req]
+    live = {id(req): req for req in reqs if req is not None and req.kv.holds_kv}
+    size = case.page
+    own = sum(-(-req.kv.kv_allocated_len // size) * size - req.kv.cache_protected_len for req in live.values())
+    sums = allocator.available_size() + tree.evictable_size() + tree.protected_size() + own
+    if case.cache != "blockwright":
+        assert sums == case.tokens, ("lost", case.tokens - sums)
+        return
+    tree.manager.check()
+    of_rows = {
+        slot // case.page
+        for req in live.values()
+        for slot in rows[req.kv.req_pool_idx, : req.kv.kv_allocated_len].tolist()
+    }
+    assert len(of_rows) * case.page == case.tokens - allocator.available_size(), "pages are held by no row"
+    assert len(tree.running) == len(live)
