@@ -1,6 +1,6 @@
 """The time that nano-vllm's scheduler takes for a step, its own and that of `examples/nano_vllm`; no model runs.
 
-In the environment that `make test-transformers` makes: `build/transformers/bin/python -m benchmarks.nano_vllm`.
+In the environment of `make test-transformers`, with PYTHONPATH=impl: `python -m benchmarks.nano_vllm`.
 """
 
 import time
