@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypedDict
+from typing import Any, Self
 
 from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError, OffloadError, UnsupportedError
@@ -357,15 +357,6 @@ def _outcome(part: Part) -> int | BaseException:
         return int(part())
     except BaseException as error:
         return error
-
-
-class QueueOptions(TypedDict, total=False):
-    """What handlers hand on to their queue: the arguments of `ThreadedHandler`."""
-
-    threads: int
-    max_queued: int
-    timeout: float | None
-    clock: Callable[[], float]
 
 
 class ThreadedHandler(OffloadingHandler):

@@ -7,14 +7,15 @@ nothing of tiers, readers or eviction, which are the managers' part.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol
 
 from blockwright.arguments import integer
 from blockwright.errors import BlockError, InvalidArgumentError, OffloadError
 from blockwright.offload.failures import name_of
 from blockwright.offload.identity import CacheIdentity
-from blockwright.offload.jobs import Batch, Part, QueueOptions, ThreadedHandler
+from blockwright.offload.jobs import Batch, Part, ThreadedHandler
 from blockwright.offload.tiers.interfaces import BlockIDsLoadStoreSpec, CPULoadStoreSpec
 from blockwright.offload.worker import TransferSpec
 
@@ -202,7 +203,10 @@ class StoreHandler(ThreadedHandler):
         store: ByteStore,
         *,
         batch: int = 16,
-        **queue: Unpack[QueueOptions],
+        threads: int = 1,
+        max_queued: int = 64,
+        timeout: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the threads.
 
@@ -210,7 +214,7 @@ class StoreHandler(ThreadedHandler):
             host: where the blocks of a `CPULoadStoreSpec` lie.
             store: where those of a `KeyedLoadStoreSpec` lie.
             batch: most blocks per call of `put_many` or `get_many`; between calls a transfer can be cancelled.
-            queue: threads, max_queued, timeout and clock, as for `ThreadedHandler`.
+            threads, max_queued, timeout, clock: as for `ThreadedHandler`.
 
         Raises:
             InvalidArgumentError: as `ThreadedHandler`, a batch below 1, or the store's identity names another element
@@ -227,7 +231,7 @@ class StoreHandler(ThreadedHandler):
         memory, register = getattr(host, "memory", None), getattr(store, "register", None)  # nor these
         if memory is not None and register is not None:
             register(memory)
-        super().__init__(**queue)
+        super().__init__(threads=threads, max_queued=max_queued, timeout=timeout, clock=clock)
 
     def places_of(self, medium: str) -> int | None:
         """Return the blocks on the host; of a store its slots, if it has any."""
@@ -314,7 +318,10 @@ class RelayHandler(ThreadedHandler):
         block_bytes: int,
         *,
         batch: int = 16,
-        **queue: Unpack[QueueOptions],
+        threads: int = 1,
+        max_queued: int = 64,
+        timeout: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the threads.
 
@@ -323,7 +330,7 @@ class RelayHandler(ThreadedHandler):
             destination: where they are written.
             block_bytes: bytes of a block (`HostPool.bytes_per_block`).
             batch: most blocks per call of a store; between calls a transfer can be cancelled.
-            queue: threads, max_queued, timeout and clock, as for `ThreadedHandler`.
+            threads, max_queued, timeout, clock: as for `ThreadedHandler`.
 
         Raises:
             InvalidArgumentError: as `ThreadedHandler`, a batch below 1, or blocks of less than a byte.
@@ -332,7 +339,7 @@ class RelayHandler(ThreadedHandler):
         self._destination = destination
         self._block_bytes = integer("block_bytes", block_bytes, 1, 1 << 62)
         self._batch = integer("batch", batch, 1)
-        super().__init__(**queue)
+        super().__init__(threads=threads, max_queued=max_queued, timeout=timeout, clock=clock)
 
     def identities(self) -> Collection[CacheIdentity]:
         return identities_of(self._source, self._destination)

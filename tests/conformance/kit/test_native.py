@@ -2,7 +2,7 @@
 
 How: a folder that is empty, or of other sources, is refused with the remedy. The folder holds the sources as they are;
 with `BLOCKWRIGHT_NIGHTLY=1` in the environment, compiled.
-Not covered: that both explore the same (`make docs-check` compares the two reports of `make conform`).
+Not covered: that both explore the same (`make docs-check` compares the two reports of `PROFILE=nightly`).
 """
 
 import shutil

@@ -30,7 +30,7 @@ import blockwright
 from blockwright import BlockPool, Request, append_output_token_ids_batch, offload, paging
 from blockwright.errors import InvalidArgumentError
 from blockwright.events import AllBlocksCleared
-from blockwright.observe import Fact
+from blockwright.observe import Fact, PrefixIndex
 from blockwright.policies import Lru
 from blockwright.replay import Trace
 from blockwright.replay.keeping import Keeping
@@ -90,7 +90,7 @@ def calls_of(found: type) -> Iterator[Call]:
         for each in node.body:
             if isinstance(each, ast.FunctionDef) and each.name not in seen:
                 seen.add(each.name)
-                if each.args.vararg or each.args.kwarg:  # what they take is told elsewhere
+                if each.args.vararg or each.args.kwarg:  # of any names: such a call has no door
                     continue
                 is_read = any(
                     ast.unparse(one).split(".")[-1] in ("property", "setter", "overload") for one in each.decorator_list
@@ -158,6 +158,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "ChunkedLocalAttentionManager": lambda: group_of(chunked(), 9),
     "MambaManager": lambda: group_of(mamba(), 9),
     "CrossAttentionManager": lambda: group_of(cross(), 9),
+    "PrefixIndex": PrefixIndex,
     "Sha256Hasher": lambda: SHA256,
     "SipHasher": blockwright.SipHasher,
     "FunctionHasher": lambda: blockwright.FunctionHasher(lambda parent, data: bytes(16)),
