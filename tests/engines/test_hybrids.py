@@ -11,6 +11,7 @@ Short by default. `BLOCKWRIGHT_HYBRID_STEPS=4000 BLOCKWRIGHT_HYBRID_SEEDS=1,2,3,
 import os
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -143,6 +144,44 @@ def test_samples_of_one_prompt_preempt_no_more_than_under_vllm(models_folder: Pa
         computed.append(total)
     assert preemptions[1] <= preemptions[0]
     assert computed[1] <= computed[0]
+
+
+def test_samples_that_branch_are_hit_no_less_than_under_vllm(models_folder: Path) -> None:
+    """While they wait, the states of their prompt stay: those that run hold the rest of it."""
+    from tests.engines import stub
+
+    of_side = []
+    for ours in (False, True):
+        preemptions, computed, hits = 0, 0, 0
+        for seed in (3, 4):
+            random, level, known = Random(seed), {}, {}
+            kinds: list[Any] = [stub.full(16), *[stub.state(16)] * 3]
+            options: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 8, "max_model_len": 4096}
+            side = stub.Side(stub.scheduler(models_folder, ours, kinds, 90, interval=0, **options), kinds)
+
+            def add(prompt: list[int], depth: int, count: int) -> None:
+                for _ in range(count):
+                    request = stub.request(f"r{len(level)}", prompt, 16, random.randrange(20, 90))  # noqa: B023
+                    level[request.request_id], known[request.request_id] = depth, request  # noqa: B023
+                    side.scheduler.add_request(request)  # noqa: B023
+
+            for _ in range(6):
+                add([random.randrange(3, 90) for _ in range(400)], 0, 8)
+            while side.scheduler.requests:
+                step = side.step()
+                side.check()
+                hits += sum(new.num_computed_tokens for new in step.scheduled_new_reqs)
+                computed += step.total_num_scheduled_tokens
+                for name in [name for name, request in known.items() if request.is_finished()]:
+                    tokens = [*known.pop(name).all_token_ids, *[random.randrange(3, 90) for _ in range(6)]]
+                    if level[name] < 2 and int(name[1:]) % 4 == 0:
+                        add(tokens, level[name] + 1, 4)
+            preemptions += side.preemptions
+        of_side.append((preemptions, computed, hits))
+    theirs, own = of_side
+    assert own[0] <= theirs[0]
+    assert own[1] <= 0.8 * theirs[1]
+    assert own[2] >= theirs[2]
 
 
 @pytest.mark.parametrize("depth", [0, 1], ids=["sync", "in flight"])

@@ -151,6 +151,7 @@ class KVCacheManager:
         coordinator: what vLLM and its connectors read of vLLM's coordinator.
         specs: the kind of each group's layers.
         keeps_wanted: whether blocks that no likely hit needs are evicted first; None without prefix caching.
+        kept_waiting: ids of states that are held because the hit of the last request that was refused ends with them.
     """
 
     def __init__(
@@ -295,6 +296,7 @@ class KVCacheManager:
         self._offers: dict[str, list[tuple[int, int, int]]] = {}
         self._asked: tuple[Any, KVCacheBlocks | None] = None, None  # who looked up last, and the hit
         self._unserved: KVCacheBlocks | None = None  # a hit that could not be cut
+        self.kept_waiting: list[int] = []
         self._may_forget = True  # whether blocks that running requests hold are found by nobody else than lookups
         self._events = (
             Events(
@@ -513,8 +515,12 @@ class KVCacheManager:
         if not self._sizes:  # nothing is kept, so nothing is needed
             request._blockwright_quiet = FOR_EVER
             return self.empty_kv_cache_blocks
-        if has_scheduled_reqs and self.watermark_blocks and request.status != RequestStatus.RUNNING:
-            reserved_blocks += self.watermark_blocks
+        if request.status != RequestStatus.RUNNING:
+            self._let_go()
+            if has_scheduled_reqs and self._running:
+                reserved_blocks += self.watermark_blocks + self._num_spared()
+            elif has_scheduled_reqs:
+                reserved_blocks += self.watermark_blocks
         if request.request_id in self._running:
             if num_new_computed_tokens or num_external_computed_tokens or num_encoder_tokens:
                 self._refuse_more(request, num_new_computed_tokens, num_external_computed_tokens, num_encoder_tokens)
@@ -525,8 +531,9 @@ class KVCacheManager:
             if delay_cache_blocks:
                 self._publish(request, min(request._blockwright.due, request.num_computed_tokens))
             blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
-            if blocks is None and self._trim_late():
-                blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
+            for gives_more in (self._trim_late, partial(self._is_alone, request)):
+                if blocks is None and gives_more():
+                    blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
         else:
             blocks = self._admit(
                 request,
@@ -842,9 +849,7 @@ class KVCacheManager:
             return None
         own.num_computed_tokens = 0
         twin.learn(request, request.num_tokens)
-        if self._draft_states and self._running:  # each request takes blocks for them as it begins to decode
-            reserve += self._draft_states * (len(self._undrafted) + 1)
-        elif self._has_states and self._running and self._is_crowded(stop):
+        if self._has_states and self._running and not self._draft_states and self._is_crowded(stop):
             return None
         inside = self._inside(request, length + external, stop) if new else 0
         if external and (not new or self._trims):
@@ -883,6 +888,16 @@ class KVCacheManager:
         self._tell(request, twin.published)
         return blocks
 
+    def _num_spared(self) -> int:
+        """Return how many blocks a newcomer leaves to the recurrent layers of those that run.
+
+        A request takes a block in each of them as it fills one, and those for the states of drafts as it begins to
+        decode.
+        """
+        if self._draft_states:
+            return self._draft_states * (len(self._undrafted) + 1)
+        return len(self._state_sizes) if self._has_states else 0
+
     def _is_crowded(self, stop: int) -> bool:
         """Return whether a newcomer with `stop` tokens would fill its blocks in the same steps as too many others.
 
@@ -901,12 +916,30 @@ class KVCacheManager:
     def _use(self, hit: KVCacheBlocks) -> None:
         """Count a hit as used, though its request is refused: while it waits, others would evict what it has found.
 
-        Nothing is pinned, so that what runs still goes first.
+        The states that it ends with are held until the next request is asked for. They are a block a group, and
+        without them the request would take the whole prefix in blocks of its own, though those that run share it.
         """
         pool = self.core.block_pool
-        for ids in hit.ids:
+        for spec, ids in zip(self.specs, hit.ids, strict=True):
             pool.touch(ids)
-            pool.free_blocks(ids[::-1])
+            kept = len(ids) - isinstance(spec, MambaSpec)
+            self.kept_waiting += ids[kept:]
+            pool.free_blocks(ids[:kept][::-1])
+
+    def _let_go(self) -> None:
+        """Hold no longer what the hit of a request that was refused ends with."""
+        if self.kept_waiting:
+            self.core.block_pool.free_blocks(self.kept_waiting)
+            self.kept_waiting = []
+
+    def _is_alone(self, request: Any) -> bool:
+        """Return whether no other request runs but something was held for those that wait; it is let go then."""
+        if not self.kept_waiting or any(
+            other is not request and other.status == RequestStatus.RUNNING for other in self._running.values()
+        ):
+            return False
+        self._let_go()
+        return True
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
         """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next.
@@ -1126,6 +1159,7 @@ class KVCacheManager:
         """Release all that a request holds: it ends, or is preempted."""
         name = request.request_id
         if self._running.pop(name, None) is None:
+            self._let_go()
             return
         twin: Twin = request._blockwright
         self._undrafted.discard(name)
@@ -1216,6 +1250,7 @@ class KVCacheManager:
         and loads blocks on its own, this one refuses as well, and nothing happens; so it does beside auxiliary outputs,
         which vLLM would drop under the requests that run.
         """
+        self._let_go()
         if not self.core.reset_prefix_cache():
             if not self._may_forget or self.core.block_pool.num_held_externally:
                 return False
