@@ -648,13 +648,11 @@ class Side:
 
     def check(self) -> None:
         """Check the manager's state, if it is ours, and that each key names a block that holds exactly that prefix."""
-        manager = self.scheduler.kv_cache_manager
-        core = getattr(manager, "core", None)
+        core = getattr(self.scheduler.kv_cache_manager, "core", None)
         if core is None:
             return
         later = self.scheduler.deferred_frees  # a step in flight may still write to them
-        held = [block.block_id for _, blocks in later for block in blocks]
-        core.check(Counter([*held, *manager.kept_waiting]))
+        core.check(Counter(block.block_id for _, blocks in later for block in blocks))
         if self.scheduler.connector is not None:  # what a load brings is not known here
             return
         unit = self.scheduler.hash_block_size

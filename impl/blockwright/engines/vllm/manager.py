@@ -14,7 +14,8 @@ computed, and what this step computes. Of a streaming session it is at most what
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from threading import get_ident
@@ -151,7 +152,6 @@ class KVCacheManager:
         coordinator: what vLLM and its connectors read of vLLM's coordinator.
         specs: the kind of each group's layers.
         keeps_wanted: whether blocks that no likely hit needs are evicted first; None without prefix caching.
-        kept_waiting: ids of states that are held because the hit of the last request that was refused ends with them.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class KVCacheManager:
         self._offers: dict[str, list[tuple[int, int, int]]] = {}
         self._asked: tuple[Any, KVCacheBlocks | None] = None, None  # who looked up last, and the hit
         self._unserved: KVCacheBlocks | None = None  # a hit that could not be cut
-        self.kept_waiting: list[int] = []
+        self._spared: list[int] = []  # states that the hit of a request that was refused ends with
         self._may_forget = True  # whether blocks that running requests hold are found by nobody else than lookups
         self._events = (
             Events(
@@ -516,11 +516,11 @@ class KVCacheManager:
             request._blockwright_quiet = FOR_EVER
             return self.empty_kv_cache_blocks
         if request.status != RequestStatus.RUNNING:
-            self._let_go()
-            if has_scheduled_reqs and self._running:
-                reserved_blocks += self.watermark_blocks + self._num_spared()
-            elif has_scheduled_reqs:
-                reserved_blocks += self.watermark_blocks
+            if self._spared:
+                with self._sparing():  # what another waits for is taken last
+                    self._spared = []
+            if has_scheduled_reqs:
+                reserved_blocks += self.watermark_blocks + (self._num_needed_soon() if self._running else 0)
         if request.request_id in self._running:
             if num_new_computed_tokens or num_external_computed_tokens or num_encoder_tokens:
                 self._refuse_more(request, num_new_computed_tokens, num_external_computed_tokens, num_encoder_tokens)
@@ -530,10 +530,13 @@ class KVCacheManager:
                     return None
             if delay_cache_blocks:
                 self._publish(request, min(request._blockwright.due, request.num_computed_tokens))
-            blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
-            for gives_more in (self._trim_late, partial(self._is_alone, request)):
-                if blocks is None and gives_more():
+            with self._sparing() if self._spared else nullcontext():
+                blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
+                if blocks is None and self._trim_late():
                     blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
+            if blocks is None and self._spared and self._is_alone(request):
+                self._spared = []
+                blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
         else:
             blocks = self._admit(
                 request,
@@ -888,7 +891,7 @@ class KVCacheManager:
         self._tell(request, twin.published)
         return blocks
 
-    def _num_spared(self) -> int:
+    def _num_needed_soon(self) -> int:
         """Return how many blocks a newcomer leaves to the recurrent layers of those that run.
 
         A request takes a block in each of them as it fills one, and those for the states of drafts as it begins to
@@ -916,30 +919,30 @@ class KVCacheManager:
     def _use(self, hit: KVCacheBlocks) -> None:
         """Count a hit as used, though its request is refused: while it waits, others would evict what it has found.
 
-        The states that it ends with are held until the next request is asked for. They are a block a group, and
-        without them the request would take the whole prefix in blocks of its own, though those that run share it.
+        Until a request is asked for again, those that run do not take the states that it ends with: a block a group.
+        Without them the request would take the whole prefix in blocks of its own, though those that run share it.
         """
         pool = self.core.block_pool
         for spec, ids in zip(self.specs, hit.ids, strict=True):
             pool.touch(ids)
-            kept = len(ids) - isinstance(spec, MambaSpec)
-            self.kept_waiting += ids[kept:]
-            pool.free_blocks(ids[:kept][::-1])
+            pool.free_blocks(ids[::-1])
+            if isinstance(spec, MambaSpec):
+                self._spared += ids[-1:]
 
-    def _let_go(self) -> None:
-        """Hold no longer what the hit of a request that was refused ends with."""
-        if self.kept_waiting:
-            self.core.block_pool.free_blocks(self.kept_waiting)
-            self.kept_waiting = []
+    @contextmanager
+    def _sparing(self) -> Iterator[None]:
+        """Hold what a request that runs is not to take, while it is served."""
+        pool = self.core.block_pool
+        self._spared = spared = [block for block in self._spared if pool.block_key(block) is not None]
+        pool.touch(spared)
+        try:
+            yield
+        finally:
+            pool.free_blocks(spared)
 
     def _is_alone(self, request: Any) -> bool:
-        """Return whether no other request runs but something was held for those that wait; it is let go then."""
-        if not self.kept_waiting or any(
-            other is not request and other.status == RequestStatus.RUNNING for other in self._running.values()
-        ):
-            return False
-        self._let_go()
-        return True
+        """Return whether no other request runs."""
+        return all(other is request or other.status != RequestStatus.RUNNING for other in self._running.values())
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
         """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next.
@@ -1159,7 +1162,6 @@ class KVCacheManager:
         """Release all that a request holds: it ends, or is preempted."""
         name = request.request_id
         if self._running.pop(name, None) is None:
-            self._let_go()
             return
         twin: Twin = request._blockwright
         self._undrafted.discard(name)
@@ -1250,7 +1252,6 @@ class KVCacheManager:
         and loads blocks on its own, this one refuses as well, and nothing happens; so it does beside auxiliary outputs,
         which vLLM would drop under the requests that run.
         """
-        self._let_go()
         if not self.core.reset_prefix_cache():
             if not self._may_forget or self.core.block_pool.num_held_externally:
                 return False

@@ -66,7 +66,7 @@ def tell_end(manager: Any) -> None:
         LOGGER.info("Blockwright ends: %s; not checked (%s=1 asks for it)", held, CHECK)
         return
     try:
-        manager.core.check(Counter(manager.kept_waiting))
+        manager.core.check()
     except BlockwrightError as error:
         LOGGER.error("Blockwright ends: %s; check() failed: %s", held, error)
     else:
