@@ -164,7 +164,7 @@ def test_samples_that_branch_are_hit_no_less_than_under_vllm(models_folder: Path
             preemptions += side.preemptions
         of_side.append((preemptions, computed, hits))
     theirs, own = of_side
-    assert own[0] <= 0.5 * theirs[0]
+    assert own[0] <= 0.6 * theirs[0]
     assert own[1] <= 0.8 * theirs[1]
     assert own[2] >= theirs[2]
 
