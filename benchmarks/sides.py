@@ -159,6 +159,10 @@ def as_array(ids: list[int]) -> Any:
     return array("i", ids)
 
 
+def as_array64(ids: list[int]) -> Any:
+    return array("q", ids)
+
+
 def as_numpy() -> Callable[[list[int]], Any] | None:
     """Return a converter to a numpy array of 32-bit integers, or None without numpy."""
     try:

@@ -1,7 +1,8 @@
 """From raw tokens to blocks: a request is made of a list or an array, matched, and its hit adopted.
 
-Beside SGLang's prefix tree in Rust, as its engine uses it. Each sample asserts, outside the timed region, how long the
-hit was. A prompt is one token longer than its cached or cacheable part, which is whole blocks.
+Beside SGLang's prefix tree in Rust, as its engine uses it. Both sides are given the same list or array: what a side
+makes of it for itself is part of its time. Each sample asserts, outside the timed region, how long the hit was. A
+prompt is one token longer than its cached or cacheable part, which is whole blocks.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 from benchmarks.groups import LARGE
 from benchmarks.measure import Sample, now, require, since
 from benchmarks.path import TOKENS, Path
-from benchmarks.sides import BLOCK_SIZE, MAX_MODEL_LEN, Tokens, as_array
+from benchmarks.sides import BLOCK_SIZE, MAX_MODEL_LEN, Tokens, as_array, as_array64
 from blockwright import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request, SipHasher
 
 SIZES = {"2k": 2_048, "8k": 8_192, "32k": 32_768, "128k": 131_072}
@@ -143,25 +144,33 @@ CASES: dict[str, tuple[str, Callable[..., Sample], float, float]] = {
 """Of each: what it is called, how it is timed, what part of the prompt is cached, the ratio over the peer to reach."""
 
 
+FORMS: dict[str, tuple[str, Callable[[list[int]], Any]]] = {
+    "list": ("a list", list),
+    "array": ("an array of 64 bits", as_array64),
+    "array32": ("an array of 32 bits", as_array),
+}
+"""What a prompt comes in: what it is called, and made by. Integers of 64 bits are those of SGLang, numpy and torch."""
+
+
 def _path(case: str, form: str, size: str, page: int = BLOCK_SIZE) -> Path:
     title, sample, part, target = CASES[case]
     name, pages = f"tokens-{case}-{form}-{size}", ""
     if page != BLOCK_SIZE:
         name, pages, target = f"{name}-{page}", f", blocks of {page}", SMALL_TARGET
-    count = SIZES[size]
+    count, (made_of, convert) = SIZES[size], FORMS[form]
 
-    def on(side: Prefixes, convert: Callable[[list[int]], Any]) -> Sample:
+    def on(side: Prefixes) -> Sample:
         bytearray(LARGE)
         prompt, length = Tokens().draw(count + 1), int(count * part)
         return sample(side, convert(prompt), convert(prompt[:length]), length)
 
     return Path(
         name,
-        f"{count:,} tokens from {'a list' if form == 'list' else 'an array'}{pages}, {title}",
+        f"{count:,} tokens from {made_of}{pages}, {title}",
         "prompt",
         target,
-        lambda: on(_Ours(count, page), list if form == "list" else as_array),
-        lambda peer: on(peer.tree(count, page), list if form == "list" else peer.array),
+        lambda: on(_Ours(count, page)),
+        lambda peer: on(peer.tree(count, page)),
         system=TOKENS,
     )
 
@@ -170,6 +179,6 @@ def all_paths() -> list[Path]:
     return [
         _path(case, form, size)
         for case in CASES
-        for form in (("list", "array") if case != "again" else ("array",))
+        for form in (FORMS if case != "again" else ("array",))
         for size in SIZES
-    ] + [_path(case, "array", "8k", 1) for case in ("cached", "again", "insert")]
+    ] + [_path(case, "array", size, 1) for case in CASES if case != "half" for size in SIZES if size != "2k"]

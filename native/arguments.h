@@ -30,6 +30,15 @@ static inline int Blockwright_IsSeen(PyObject *given, PyTypeObject *seen) {
     return 1;
 }
 
+// Whether an argument has items, and is of the type that was admitted last as it came: an array with one dimension or
+// more. (Without any, one of numpy is an integer, and has no length.)
+static inline int Blockwright_IsSized(PyObject *given, PyTypeObject *seen) {
+    if (Py_TYPE(given) != seen) return 0;
+    if (PyObject_Size(given) >= 0) return 1;
+    PyErr_Clear();
+    return 0;
+}
+
 static inline int Blockwright_IsCounts(PyObject *given) {
     PyObject *key, *value;
     Py_ssize_t at = 0;
@@ -47,6 +56,12 @@ static inline void Blockwright_Remember(PyTypeObject **seen, PyObject *given) {
 
 static void Blockwright_RememberItem(PyTypeObject **seen, PyObject *given) {
     if (PyList_CheckExact(given) && PyList_GET_SIZE(given) > 0) Blockwright_Remember(seen, PyList_GET_ITEM(given, 0));
+}
+
+// An object with an index may be admitted as an integer one time and as it comes the next; of arrays a length tells.
+static void Blockwright_RememberSized(PyTypeObject **seen, PyObject *given) {
+    PyNumberMethods *number = Py_TYPE(given)->tp_as_number;
+    if (number == NULL || number->nb_index == NULL || PyObject_CheckBuffer(given)) Blockwright_Remember(seen, given);
 }
 
 // Return a list of what was admitted, positional arguments first.

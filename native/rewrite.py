@@ -13,6 +13,7 @@ import sys
 ONCE = "" if sys.platform == "win32" else "__attribute__((cold)) "
 INTERNAL = {"i64", "i32", "u8", "vec"}  # as in blockwright.arguments
 
+UNREAD = {"Sequence[Request]", "int | Sequence[int]", "Sequence[int]", "Iterable[bytes]"}  # the same
 FREE = {"object", "Any"}  # whose arguments need no look
 
 Function = ast.FunctionDef
@@ -282,6 +283,8 @@ def wrapper_guarded(found: re.Match[str], pairs: list[tuple[str, str]], describe
     tests, remembered, declared, lacking = [], [], [], []
     for parameter, annotation in pairs:
         test = passes(f"obj_{parameter}", annotation)
+        if annotation in UNREAD:
+            test = f"({test} || Blockwright_IsSized(obj_{parameter}, {{seen}}))"
         tested = test or annotation in FREE or (parameter in led and is_tested(body, parameter, annotation))
         if f"obj_{parameter}" not in body or not tested:
             lacking.append(parameter)
@@ -290,8 +293,8 @@ def wrapper_guarded(found: re.Match[str], pairs: list[tuple[str, str]], describe
         if "{seen}" in test:
             seen = f"seen_{parameter}"
             declared.append(f"static PyTypeObject *{seen};")
-            one = "Blockwright_RememberItem" if "IsSeen" in test else "Blockwright_Remember"
-            remembered.append(f"if (obj_{parameter} != NULL) {one}(&{seen}, obj_{parameter});")
+            kind = next((kind for mark, kind in REMEMBER.items() if mark in test), "")
+            remembered.append(f"if (obj_{parameter} != NULL) Blockwright_Remember{kind}(&{seen}, obj_{parameter});")
             test = test.replace("{seen}", seen)
         tests.append(f"(obj_{parameter} == NULL || {test})")
     if tests:
@@ -320,6 +323,9 @@ def is_tested(body: str, parameter: str, annotation: str) -> bool:
     tests |= {"bool": f"PyBool_Check(obj_{parameter})", "bytes": f"PyBytes_Check(obj_{parameter})"}
     return all(tests[each] in body for each in annotation.split(" | ") if each in tests)
 
+
+REMEMBER = {"IsSeen": "Item", "IsSized": "Sized"}
+"""How a type that was admitted is remembered, by the test that asks for it."""
 
 TESTS = {
     "int | Sequence[int]": "PyLong_CheckExact({0}) || PyList_CheckExact({0})",

@@ -1,10 +1,10 @@
 """The gate of policies: the choices of any policy are legal, and no content of the pool is lost by them.
 
-A policy has the form that ``blockwright replay --policy`` takes: it chooses the victim (`choose`), or gives hints when
-requests end (`ending`, here of hits of no tokens at time 0). Blockwright's manager asks it in every reachable state of
-some scopes, and in longer histories, at random, of a larger one; the specification follows its choices, and laws judge
-them: POLICY-1 to 3 beside all others. Its answers must depend on its calls alone: each state goes on from a copy of the
-policy that first led there.
+A policy has the form that ``blockwright replay --policy`` takes: it is an order that chooses the victim (`choose`), or
+it gives hints when requests end (`ending`, here of hits of no tokens at time 0). Blockwright's manager asks it in every
+reachable state of some scopes, and in longer histories, at random, of a larger one; the specification follows its
+choices, and laws judge them, and what an order was told: POLICY-1 to 3, ORDER-1 and 2, beside all others. Its answers
+must depend on its calls alone: each state goes on from a copy of the policy that first led there.
 """
 
 import time
@@ -16,13 +16,15 @@ from typing import Any, Self
 
 from blockwright import Candidate, Candidates
 from blockwright._terminal import Advance
+from blockwright.policies import ORDERS, chooser, policy_named
 from blockwright.policies import POLICIES as NAMED
-from blockwright.policies import chooser, policy_named
+from blockwright_spec.manager.orders import Told
 from blockwright_spec.manager.state import Config
 
 from .checker.explore import Explorer, Result, Violation
 from .checker.history import History, HistoryError, walk
 from .gates import GateResult, Profile
+from .kv_cache.adapter import Observation
 from .kv_cache.blockwright import BlockwrightAdapter
 from .kv_cache.gate import judged
 from .kv_cache.scopes import POLICIES, Scope
@@ -34,14 +36,32 @@ LENGTHS = 7
 
 
 class Watched:
-    """A policy, with a count of how often it was asked; copies count together."""
+    """A policy, with a count of how often it was asked, for all copies, and with what it was told."""
 
     def __init__(self, policy: Any, asked: Counter[str]) -> None:
         self.policy, self.asked = policy, asked
+        self.candidates, self.hits = list[int](), list[int]()
 
     def choose(self, candidates: Candidates) -> Candidate:
         self.asked["choose"] += 1
         return self.policy.choose(candidates)  # type: ignore[no-any-return]
+
+    def released(self, block: Candidate) -> None:
+        self.candidates.append(block.block_id)
+        getattr(self.policy, "released", id)(block)
+
+    def taken(self, block: Candidate) -> None:
+        self.candidates.remove(block.block_id)
+        getattr(self.policy, "taken", id)(block)
+
+    def hit(self, block: Candidate) -> None:
+        self.hits.append(block.block_id)
+        getattr(self.policy, "hit", id)(block)
+
+    def told(self) -> Told:
+        """Return what it was told, of hits since the last time."""
+        hits, self.hits = self.hits, []
+        return Told(tuple(self.candidates), tuple(hits))
 
     def ending(self, *told: Any) -> None:
         """Tell the policy of a request that ends, if it asks for that."""
@@ -50,7 +70,9 @@ class Watched:
             self.policy.ending(*told)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return type(self)(deepcopy(self.policy, memo), self.asked)
+        twin = type(self)(deepcopy(self.policy, memo), self.asked)
+        twin.candidates, twin.hits = self.candidates[:], self.hits[:]
+        return twin
 
 
 class PolicyAdapter(BlockwrightAdapter):
@@ -58,12 +80,12 @@ class PolicyAdapter(BlockwrightAdapter):
 
     def __init__(self, config: Config, policy: Watched) -> None:
         self.policy = policy
-        self.options = {"eviction_policy": policy} if chooser(policy.policy) else {}  # type: ignore[misc]
+        self.options = {"eviction_order": policy} if chooser(policy.policy) else {}  # type: ignore[misc]
         super().__init__(config)
 
     def copy(self) -> Self:
         twin = super().copy()
-        chooses: Any = twin.manager.block_pool.eviction_policy
+        chooses: Any = twin.manager.block_pool.eviction_order
         twin.policy = deepcopy(self.policy) if chooses is None else chooses
         return twin
 
@@ -72,18 +94,23 @@ class PolicyAdapter(BlockwrightAdapter):
             self.policy.ending(self.manager, self.requests[name], 0, 0.0)
         super().free(name)
 
+    def observe(self, names: tuple[str, ...]) -> Observation:
+        shown = super().observe(names)
+        return shown._replace(told=self.policy.told()) if self.options else shown
+
 
 class PolicyManagers:
     def __init__(self, policy: Callable[[], object]) -> None:
         self.policy, self.asked = policy, Counter[str]()
+        self.chooses = chooser(policy()) is not None
+        self.scopes = [each for each in POLICIES if self.chooses or ": orders" not in each.name]
 
     def __call__(self, config: Config) -> PolicyAdapter:
         return PolicyAdapter(config, Watched(self.policy(), self.asked))
 
     def explore(self, scope: Scope) -> Result:
         """Explore a scope, or try histories of a large one; of a policy that was never asked nothing is known."""
-        hints = chooser(self.policy()) is None  # which tell candidates apart
-        added = replace(scope.config.added, retains=hints)
+        added = replace(scope.config.added, retains=not self.chooses)  # hints tell candidates apart
         told = replace(scope, config=replace(scope.config, added=added))
         result = self.try_histories(told) if scope == POLICIES[-1] else Explorer(KVCacheWorld(told, self)).run()
         if result.violation is None and not self.asked:
@@ -103,8 +130,10 @@ class PolicyManagers:
 
 def tasks(profile: Profile) -> list[tuple[str, str]]:
     """Return the requested policies, each with each scope, by name: each process makes its own scopes."""
-    names = [profile.policy] if profile.policy else list(NAMED)
-    return [(name, each.name) for name in names for each in POLICIES if profile.scope in each.name]
+    known, theme = (ORDERS, ": orders") if profile.name == "quick" else (NAMED, "")
+    names = [profile.policy] if profile.policy else list(known)
+    pairs = [(name, each.name) for name in names for each in PolicyManagers(policy_named(name)).scopes]
+    return [(name, scope) for name, scope in pairs if profile.scope in scope and theme in scope]
 
 
 def size(profile: Profile) -> int:

@@ -10,9 +10,9 @@ from .capabilities import Capabilities, Deviation, Verdict, expected_of, finding
 from .gates import GateResult, factory_of
 from .kv_cache.fitting import capabilities_of, check_names, fitting, lacks, none_fits
 from .kv_cache.gate import judged
-from .kv_cache.scopes import FOR_OTHERS, POLICIES
+from .kv_cache.scopes import FOR_OTHERS
 from .kv_cache.world import Factory
-from .policies import PolicyManagers
+from .policies import PolicyAdapter, PolicyManagers
 
 
 class ConformanceError(AssertionError):
@@ -62,13 +62,14 @@ def run_conformance(
     if (factory is None) == (policy is None):
         raise ValueError("policy: is asked by Blockwright's own manager; name either a factory or a policy")
     if policy is not None:
-        make: Factory = PolicyManagers(policy_named(policy) if isinstance(policy, str) else policy)
+        managers = PolicyManagers(policy_named(policy) if isinstance(policy, str) else policy)
+        make: Factory = managers
     else:
         make = factory_of(factory) if isinstance(factory, str) else factory  # type: ignore[assignment]
-    can = capabilities if capabilities is not None else capabilities_of(make)
+    can = capabilities if capabilities is not None else capabilities_of(make if policy is None else PolicyAdapter)
     if can is not None:
         check_names(can)
-    scopes = [each for each in (FOR_OTHERS[profile] if policy is None else POLICIES) if scope in each.name]
+    scopes = [each for each in (FOR_OTHERS[profile] if policy is None else managers.scopes) if scope in each.name]
     left_out = lacks(scopes, can)
     rows = tuple([judged(each, make) for each in fitting(scopes, can)])
     if not rows:

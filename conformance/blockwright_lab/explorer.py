@@ -4,6 +4,7 @@
 """
 
 import ast
+import gc
 import io
 import json
 import os
@@ -94,11 +95,13 @@ def compile_into(folder: Path) -> None:
             each.write_text(constructed(each.read_text(encoding="utf-8")), encoding="utf-8")
         arguments, said = ["--follow-imports=silent", "--ignore-missing-imports", *files], io.StringIO()
         try:
+            gc.disable()  # mypy's graph is large, and alive to the end: to look through it took half of the time
             with redirect_stdout(said):  # mostly advice about generators, of which the specification is full
                 extensions = mypycify(arguments, opt_level="1", debug_level="0", multi_file=True, group_name="explorer")
         except SystemExit:
             print(said.getvalue())
             raise
+        gc.freeze()
         built = {"cmdclass": {"build_ext": BuildExt}, "options": {"build_ext": {"inplace": True}}}
         Distribution({"name": "explorer", "ext_modules": extensions, **built}).run_command("build_ext")
         shutil.rmtree("build", ignore_errors=True)

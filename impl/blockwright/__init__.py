@@ -23,7 +23,7 @@ from blockwright.core.manager import ABOVE as _ABOVE
 from blockwright.core.manager import KVCacheManager, PrefixCacheStats
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.journal import Eviction
-from blockwright.core.pool.order.chosen import Candidate, Candidates, EvictionPolicy
+from blockwright.core.pool.order.chosen import Candidate, Candidates, EvictionOrder, EvictionPolicy
 from blockwright.core.pool.pool import BlockPool, KVCacheBlock
 from blockwright.core.steps.batch import append_output_token_ids_batch
 from blockwright.core.steps.explain import EvictionStats, GroupHit, HitExplanation, HitLimit
@@ -60,6 +60,7 @@ __all__ = [
     "CrossAttentionManager",
     "CrossAttentionSpec",
     "Eviction",
+    "EvictionOrder",
     "EvictionPolicy",
     "EvictionStats",
     "Fits",
@@ -99,20 +100,15 @@ __all__ = [
 _arguments.guard(globals(), __all__)
 
 
-def _observed(name: str) -> _Callable[..., _Any]:
-    """Return what calls a function of `blockwright.observe`, which is imported only then."""
+def _later(module: str, name: str) -> _Callable[..., _Any]:
+    """Return what calls a function of a module, which is imported only then."""
 
     def call(*given: _Any) -> _Any:
-        return getattr(_import_module("blockwright.observe"), name)(*given)
+        return getattr(_import_module(module), name)(*given)
 
     return call
 
 
 # `KVCacheManager.draw` and the others are functions that stand on the core, which imports nothing above it.
-_ABOVE.update(
-    {
-        "draw": _observed("draw"),
-        "dump": _observed("dump"),
-        "restore": _observed("restore"),
-    }
-)
+_ABOVE.update({name: _later("blockwright.observe", name) for name in ("draw", "dump", "restore")})
+_ABOVE["order_named"] = _later("blockwright.policies", "order_named")

@@ -3,18 +3,18 @@
 A build leaves a record beside its libraries: the SHA-256 of every source it was made from. `build_info` compares the
 record with the sources that lie there now, so that a library older than its source cannot pass for it. The record is
 written and read here, and nowhere else; `setup.py` runs this file by its path, before the package exists, so it imports
-only the standard library.
+only the standard library. Most programs never ask which build they run, so each function imports what it needs.
 """
 
-import hashlib
-import json
-import platform
+from __future__ import annotations
+
 import sys
-import sysconfig
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 COMPILED = (
     *("core", "core/keys", "core/pool", "core/pool/order", "core/tables", "core/steps"),
@@ -61,6 +61,9 @@ def build_info() -> BuildInfo:
 
 def build_in_place() -> BuildInfo:
     """Return which build lies beside the sources, whatever this process runs; needs no part of the package."""
+    import platform
+    from pathlib import Path
+
     package = Path(__file__).resolve().parent
     python = f"{platform.python_implementation()} {platform.python_version()}"
     libraries = library_paths(package)
@@ -80,12 +83,16 @@ def build_in_place() -> BuildInfo:
 
 def library_paths(package: Path) -> list[Path]:
     """Return the compiled libraries in a package that this Python would load, sorted."""
+    import sysconfig
+
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     return sorted(path for folder in COMPILED for path in (package / folder).glob(f"*{suffix}"))
 
 
 def source_digests(package: Path) -> dict[str, str]:
     """Return the SHA-256 of every source that the libraries are made from, by its path in the package."""
+    import hashlib
+
     compiled = (path for folder in COMPILED for path in sorted((package / folder).glob("*.py")))
     paths = [*compiled, *(package / name for name in FOLLOWED)]
     return {
@@ -108,6 +115,9 @@ def write_record(
 
     `how` is "optimized", "profile-guided" or "development".
     """
+    import json
+    import platform
+
     record = {
         "python": platform.python_version(),
         "mypy": mypy,
@@ -134,6 +144,8 @@ def _record_path(package: Path) -> Path:
 
 def read_record(package: Path) -> dict[str, Any]:
     """Return the record of a package's libraries; an empty one if there is none that can be read."""
+    import json
+
     try:
         record = json.loads(_record_path(package).read_text(encoding="utf-8"))
     except (OSError, ValueError):

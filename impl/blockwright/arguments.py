@@ -12,7 +12,6 @@ A range is no part of an annotation: calls check it themselves, by `integer` whe
 from __future__ import annotations
 
 import builtins
-import difflib
 import inspect
 import operator
 import re
@@ -361,6 +360,8 @@ def refuse(
     title = f"{made.__name__}.{name}" if name else made.__name__
     unknown = [each for each in named if each not in known]
     if unknown:
+        import difflib  # which takes longer to import than much of this package, and only errors need it
+
         near = difflib.get_close_matches(unknown[0], known, 1)
         remedy = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known) or 'none'}"
         raise InvalidCallError(f"{title}: has no argument {unknown[0]!r}; {remedy}")

@@ -14,8 +14,7 @@ class Exclusion(NamedTuple):
     why: str
 
 
-UNIT, POLICY, HINTS = "prefix_match_unit", "eviction_policy", "retain and release_prefix"
-WHOLE = "a part of a block has no place of its own in the order of eviction"
+UNIT, ORDER, HINTS = "prefix_match_unit", "eviction_order", "retain and release_prefix"
 
 EXCLUSIONS = (
     Exclusion("publish_on_settlement", "overlap_steps=False", "without steps in flight there is nothing to settle"),
@@ -28,16 +27,12 @@ EXCLUSIONS = (
     Exclusion(UNIT, "use_eagle", "what a draft head gives up is a whole block; `key_lookahead` serves it without"),
     Exclusion(UNIT, "verify_tokens", "the tokens that are compared are those of whole blocks"),
     Exclusion(UNIT, "explain_evictions", "the losses that are remembered are those of whole blocks"),
-    Exclusion(UNIT, "shares", WHOLE),
-    Exclusion(UNIT, "hint_guard", WHOLE),
-    Exclusion(UNIT, HINTS, WHOLE),
-    Exclusion(UNIT, POLICY, "what it chooses from are whole blocks with one key each"),
-    Exclusion(POLICY, "enable_caching=False", "nothing is cached that it could choose from"),
-    Exclusion(POLICY, "shares", "the policy alone chooses"),
-    Exclusion(POLICY, "hint_guard", "the policy alone chooses"),
-    Exclusion(POLICY, HINTS, "the policy alone chooses"),
+    Exclusion(ORDER, "enable_caching=False", "nothing is cached that it could choose from"),
+    Exclusion(ORDER, "shares", "the order alone chooses"),
+    Exclusion(ORDER, "hint_guard", "the order alone chooses"),
+    Exclusion(ORDER, HINTS, "the order alone chooses"),
     Exclusion("passing_spares", "shares", "shares choose among all that is passing"),
-    Exclusion("passing_spares", POLICY, "the policy alone chooses"),
+    Exclusion("passing_spares", ORDER, "the order alone chooses"),
     Exclusion("runs_ahead=True", "overlap_steps", "such layers keep the states of steps in flight themselves"),
 )
 

@@ -1,21 +1,22 @@
 """Policies of what to keep, by name: those that `blockwright replay` compares and the gate `policies` judges.
 
-A policy has one of two methods, or both. `choose` is that of `blockwright.EvictionPolicy`: given the candidates, it
-returns the one to evict. `ending` is called with each request before it ends, and calls the manager (`retain`,
-`release_prefix`), so that the manager's laws hold whatever it does. To use another policy, name its factory: ``--policy
-module:factory``, which is called without arguments.
+A policy has one of two methods, or both. `choose` is that of `blockwright.EvictionOrder`: given the candidates, it
+returns the one to evict; each module of `blockwright.orders` is such a policy. `ending` is called with each request
+before it ends, and calls the manager (`retain`, `release_prefix`), so that the manager's laws hold whatever it does. To
+use another policy, name its factory: ``--policy module:factory``, which is called without arguments.
 """
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from blockwright import EvictionPolicy, KVCacheManager, Request
+from blockwright import EvictionPolicy, KVCacheManager, Request, orders
 from blockwright.errors import InvalidArgumentError
 
 
@@ -101,7 +102,30 @@ class WorkloadAware:
         return turn
 
 
-POLICIES: Final[dict[str, Callable[[], Policy]]] = {"lru": Lru, "t-lru": TailLru, "workload-aware": WorkloadAware}
+ORDERS: Final[dict[str, Callable[[], EvictionPolicy]]] = {
+    each.name: importlib.import_module(f"{orders.__name__}.{each.name}").Order
+    for each in pkgutil.iter_modules(orders.__path__)
+}
+"""The orders of eviction by the names of their modules in `blockwright.orders`."""
+
+POLICIES: Final[dict[str, Callable[[], Policy]]] = {
+    "lru": Lru,
+    "t-lru": TailLru,
+    "workload-aware": WorkloadAware,
+    **ORDERS,
+}
+
+
+def order_named(name: str) -> EvictionPolicy | None:
+    """Return a new order: one of `ORDERS`, of ``module:factory``, or None for "lru", which is the manager's own.
+
+    Raises:
+        InvalidArgumentError: there is none of that name, or it cannot choose.
+    """
+    order = found_by("eviction_order", name, {"lru": lambda: None, **ORDERS})()
+    if order is not None and not callable(getattr(order, "choose", None)):
+        raise InvalidArgumentError(f"eviction_order: {name!r} must make an object with choose, not {order!r}")
+    return order  # type: ignore[no-any-return]
 
 
 def policy_named(name: str) -> Callable[[], Policy]:

@@ -185,7 +185,10 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
         (["--hints", "oracle:2"], "--hints: expected none, oracle or oracle:ERROR within 0..1, not 'oracle:2'"),
         (["--hints", "oracle:0.2:x"], "--hints: expected none, oracle"),
         (["--hints", "oracle", "--policy", "lru"], "--policy: with hints the client decides"),
-        (["--policy", "mru"], "--policy: expected lru, t-lru, workload-aware or module:factory, not 'mru'"),
+        (
+            ["--policy", "mru"],
+            "--policy: expected lru, t-lru, workload-aware, least_frequently_used or module:factory, not 'mru'",
+        ),
         (["--policy", "builtins:object"], "--policy: must make something with a method choose(candidates) or ending("),
         (["--groups", "full,sliding"], "--groups: 'sliding' is no group; write full:1, mamba:3, sliding:5:1024"),
         (["--groups", "full", "--kind", "mamba"], "--groups: stands for all groups; leave --kind out"),

@@ -9,8 +9,10 @@ Short by default. `BLOCKWRIGHT_HYBRID_STEPS=4000 BLOCKWRIGHT_HYBRID_SEEDS=1,2,3,
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -123,26 +125,48 @@ def test_drafts_in_a_tight_pool_preempt_no_more_than_vllm(name: str, depth: int,
     assert 0 < preemptions[1] <= preemptions[0]
 
 
-def test_samples_of_one_prompt_preempt_no_more_than_under_vllm(models_folder: Path) -> None:
-    """If they begin together, they fill blocks in the same steps, and each then needs two states in every group."""
+def samples_that_branch(made: Any, random: Random) -> Iterator[Any]:
+    """Serve eight samples of each of six prompts, and of every fourth answer, twice over, four that go on from it."""
     from tests.engines import stub
 
-    preemptions, computed = [], []
+    waiting = [(prompt, 0) for _ in range(6) for prompt in 8 * [[random.randrange(3, 90) for _ in range(400)]]]
+    running: dict[str, tuple[Any, int]] = {}
+    names = map("r{}".format, count())
+    while waiting or running:
+        for prompt, depth in waiting:
+            request = stub.request(next(names), prompt, 16, random.randrange(20, 90))
+            running[request.request_id] = request, depth
+            made.add_request(request)
+        yield
+        waiting = []
+        for name in [name for name, (request, _) in running.items() if request.is_finished()]:
+            request, depth = running.pop(name)
+            if depth < 2 and int(name[1:]) % 4 == 0:
+                waiting += 4 * [([*request.all_token_ids, *[random.randrange(3, 90) for _ in range(6)]], depth + 1)]
+
+
+def test_samples_that_branch_are_hit_no_less_than_under_vllm(models_folder: Path) -> None:
+    """Samples that begin together take blocks together; and while they wait, the states of their prompt stay."""
+    from tests.engines import stub
+
+    of_side = []
     for ours in (False, True):
-        kinds: list[Any] = [stub.full(16), *[stub.state(16)] * 3]
-        options: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 8}
-        side = stub.Side(stub.scheduler(models_folder, ours, kinds, 100, interval=0, **options), kinds)
-        total = 0
-        for number in range(40):
-            prompt = [3 + (number // 8 * 31 + at * 7) % 90 for at in range(280)]
-            side.scheduler.add_request(stub.request(f"r{number}", prompt, 16, 50 + number % 3))
-        while side.scheduler.requests:
-            total += side.step().total_num_scheduled_tokens
-            side.check()
-        preemptions.append(side.preemptions)
-        computed.append(total)
-    assert preemptions[1] <= preemptions[0]
-    assert computed[1] <= computed[0]
+        preemptions, computed, hits = 0, 0, 0
+        for seed in (3, 4):
+            kinds: list[Any] = [stub.full(16), *[stub.state(16)] * 3]
+            options: dict[str, Any] = {"max_num_batched_tokens": 2048, "max_num_seqs": 8, "max_model_len": 4096}
+            side = stub.Side(stub.scheduler(models_folder, ours, kinds, 90, interval=0, **options), kinds)
+            for _ in samples_that_branch(side.scheduler, Random(seed)):
+                step = side.step()
+                side.check()
+                hits += sum(new.num_computed_tokens for new in step.scheduled_new_reqs)
+                computed += step.total_num_scheduled_tokens
+            preemptions += side.preemptions
+        of_side.append((preemptions, computed, hits))
+    theirs, own = of_side
+    assert own[0] <= 0.6 * theirs[0]
+    assert own[1] <= 0.8 * theirs[1]
+    assert own[2] >= theirs[2]
 
 
 @pytest.mark.parametrize("depth", [0, 1], ids=["sync", "in flight"])

@@ -97,6 +97,27 @@ def test_info_is_one_line_and_names_the_interpreter() -> None:
     assert info.why in str(info)
 
 
+LATE = (
+    *("asyncio", "difflib", "json", "logging", "multiprocessing", "pathlib", "platform", "subprocess", "sysconfig"),
+    *("tempfile", "threading", "traceback", "unittest", "urllib.parse", "numpy", "torch", "rich", "blockwright.cli"),
+    *("blockwright.observe", "blockwright.offload", "blockwright.paging", "blockwright.replay", "blockwright.worker"),
+)
+"""What only some programs need, most of it slower to import than all of this package that is compiled."""
+
+
+@pytest.mark.parametrize("pure", ["0", "1"])
+def test_importing_the_package_leaves_to_later_what_only_some_need(pure: str) -> None:
+    # Without `site`, which has imported some of these itself where the package is installed from a checkout.
+    code = "import sys; sys.path[:] = sys.argv[1:]; import blockwright; print(blockwright.__file__, *sys.modules)"
+    command = [sys.executable, "-S", "-c", code, str(PACKAGE.parent), *sys.path]
+    done = subprocess.run(
+        command, env=environment(BLOCKWRIGHT_PURE_PYTHON=pure), capture_output=True, text=True, timeout=60, check=True
+    )
+    place, *loaded = done.stdout.split()
+    assert Path(place).parent == PACKAGE
+    assert sorted({*LATE} & {*loaded}) == []
+
+
 # --- the record against the sources ---
 
 

@@ -90,7 +90,7 @@ def histories(
 def test_share_is_as_if_alone() -> None:
     """SHARE-2."""
     config = Config((Group(Full(), 1),), 6, 2, added=ConfigAdded(retains=True, floors=((1, 3), (4, 2))))
-    for together, apart in histories(config, 3, (1, 4), 1, 5):
+    for together, apart in histories(config, 3, (1, 4), 1, 4):
         assert all(law_share_is_as_if_alone(together, apart, (1, (*tokens, 0))) for tokens in TOKENS)
         assert [law.id for law in POLICY_LAWS if not law.holds(together)] == []
 
@@ -113,7 +113,7 @@ def test_without_a_guard_wrong_hints_do_harm() -> None:
 def test_a_share_is_not_left_without_floors() -> None:
     """So SHARE-2 is the floors' doing."""
     config = Config((Group(Full(), 1),), 6, 2, added=ConfigAdded(retains=True, floors=()))
-    pairs = histories(replace(config), 3, (1, 4), 1, 5)
+    pairs = histories(replace(config), 3, (1, 4), 1, 4)
     assert any(not law_share_is_as_if_alone(*pair, (1, (*tokens, 0))) for pair in pairs for tokens in TOKENS)
 
 

@@ -52,7 +52,8 @@ def differences(wanted: Observation, shown: Observation, ordered: bool = True) -
 def compared(observation: Observation, ordered: bool) -> Observation:
     """Return the compared part of an observation: no count for the null block, and the queue in order if that counts.
 
-    What listeners know and what is counted have laws of their own (`lockstep.misheard`, `lockstep.miscounted`).
+    What listeners know, what is counted and what an order is told have laws of their own (`lockstep.misheard`,
+    `lockstep.miscounted`, `lockstep.mistold`).
     """
     queue, references = observation.queue, observation.references
     return observation._replace(
@@ -60,4 +61,5 @@ def compared(observation: Observation, ordered: bool) -> Observation:
         references=references and references[1:],
         listeners=None,
         counted=None,
+        told=None,
     )

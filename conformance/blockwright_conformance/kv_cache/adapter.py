@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, Self
 
 from blockwright_spec.manager.events import Listener
 from blockwright_spec.manager.metrics import Counts, Life
+from blockwright_spec.manager.orders import Told
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Content, Copy, Table
 from blockwright_spec.reads import Prefix
@@ -120,6 +121,8 @@ class Observation(NamedTuple):
     """Where what happens is counted: the counts."""
     tails: tuple[tuple[int, ...], ...] | None = None
     """Where hits may end inside blocks: per block, the other lengths that it is published as, ascending."""
+    told: Told | None = None
+    """Where an order of eviction chooses: what it was told, of hits since the last observation."""
 
 
 class ManagerAdapter(Protocol):

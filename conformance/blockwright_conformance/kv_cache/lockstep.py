@@ -10,10 +10,11 @@ from blockwright_spec.manager.events import Listener, Routed, num_own
 from blockwright_spec.manager.hits import found, holding
 from blockwright_spec.manager.in_time.explain import explained
 from blockwright_spec.manager.in_time.forks import held_alone
-from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS, ROUTER_LAWS
+from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS, ORDER_LAWS, ROUTER_LAWS
 from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.metrics import Call, Counts, added, counted
+from blockwright_spec.manager.orders import Told
 from blockwright_spec.manager.outcomes import Done, Reason, When
 from blockwright_spec.manager.state import NULL, Content, Running, State, Waiting, held_tables
 from blockwright_spec.manager.step_laws import copies
@@ -38,7 +39,8 @@ def choice_of(adapter: ManagerAdapter, state: State, reply: Reply, shown: Observ
         return LRU
     hit = reply.hit.tables if reply.hit else ()
     taken = [block for given in reply.served for table in given.new for block in table]  # `Take` names no request
-    taken = [block for slot in order for block in taken_for(state, slot, hit, shown)] or taken
+    looked = hit if reply.hit else None
+    taken = [block for slot in order for block in taken_for(state, slot, looked, shown)] or taken
     served = frozenset(block for table in hit for block in table)
 
     def take(queue: tuple[int, ...], count: int) -> tuple[int, ...]:
@@ -47,15 +49,16 @@ def choice_of(adapter: ManagerAdapter, state: State, reply: Reply, shown: Observ
     return Choice(take, LRU.order, lambda holders: next((each for each in holders if each in served), holders[0]))
 
 
-def taken_for(state: State, slot: int, hit: Tables, shown: Observation) -> list[int]:
+def taken_for(state: State, slot: int, hit: Tables | None, shown: Observation) -> list[int]:
     """Return the blocks that a request may have been given since a state: for copies, new entries, states of drafts.
 
-    Where copies are shown, an entry that was replaced without one is loaded, and taken with the new ones of its group.
+    Without a hit of the action's own, the one that the request waits with was adopted. Where copies are shown, an entry
+    that was replaced without one is loaded, and taken with the new ones of its group.
     """
     request, groups = state.requests[slot], ((),) * len(state.config.groups)
     tables: Tables = shown.tables[slot] or groups
     before = request.tables if isinstance(request, Running) else hit
-    heads: Tables = (request.hit.tables if isinstance(request, Waiting) and not hit else before) or groups
+    heads: Tables = (request.hit.tables if isinstance(request, Waiting) and hit is None else before) or groups
     pairs = list(zip(heads, tables, strict=True))
     replaced = [[new for old, new in zip(head, table, strict=False) if new != old] for head, table in pairs]
     copied = [block for each in replaced for block in each]
@@ -171,6 +174,13 @@ def miscounted(outcome: ManagerOutcome, call: Call | None, shown: Observation) -
         if not new - old == told == due
     ]
     return [f"{law.id}: {law.statement}: {'; '.join(wrong)}" for law in broken]
+
+
+def mistold(outcome: ManagerOutcome, told: Told | None) -> list[str]:
+    """Name the laws that an order of eviction shows broken by what it was told (ORDER-1, ORDER-2)."""
+    happened = zip(ORDER_LAWS, (outcome.state, outcome.done), strict=True)
+    broken = [law for law, of in happened if told is not None and not law.holds(of, told)]
+    return [f"{law.id}: {law.statement}: was told {told}" for law in broken]
 
 
 def replaced(step: Done) -> tuple[tuple[int, int, int], ...]:

@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 def law_ids() -> tuple[str, ...]:
     manager = (*laws.BLOCK_LAWS, *laws.LAWS, *laws.STEP_LAWS, *laws.EVENT_LAWS, *laws.ROUTER_LAWS, *laws.METRIC_LAWS)
-    kept = (*laws.RESTART_LAWS, *laws.RETENTION_LAWS)
+    kept = (*laws.RESTART_LAWS, *laws.RETENTION_LAWS, *laws.ORDER_LAWS)
     listed = (*CALL_LAWS, *manager, *kept, *PAGED_LAWS, *PAGED_STEP_LAWS, *OFFLOAD_LAWS, *PART_FOUR_LAWS)
     return tuple(law.id for law in listed)
 

@@ -3,12 +3,14 @@
 In every adapter of the manager a digest stands for one prefix (HASH-1).
 """
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar
 
 import blockwright
+from blockwright.orders.least_frequently_used import Order
 from blockwright_conformance.block_tables.blockwright import ERRORS, BlockwrightTables
 from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.checker.world import World
@@ -19,6 +21,7 @@ from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.chain_adapter import ChainUnderTest
 from blockwright_conformance.offload.scopes import ChainScope, TierScope
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
+from blockwright_conformance.policies import PolicyAdapter, Watched
 from blockwright_spec.manager.state import Config
 
 from .symptoms import OneTier, Tables, Tiers
@@ -81,6 +84,13 @@ class ToldAdapter(VariantAdapter):
     """With evictions and statistics, in scopes with events."""
 
     options: ClassVar[dict[str, Any]] = {"log_stats": True, "track_evictions": True}
+
+
+class OrderedAdapter(PolicyAdapter, VariantAdapter):
+    """With an order of eviction."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config, Watched(Order(), Counter()))
 
 
 def adapter_on(package: ModuleType, base: type[BlockwrightAdapter] = VariantAdapter) -> type[BlockwrightAdapter]:

@@ -58,7 +58,7 @@ from blockwright.exclusions import refuse_exclusions
 from blockwright.kinds import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec, SlidingWindowSpec
 
 ABOVE: Final[dict[str, Callable[..., Any]]] = {}
-"""What shows, stores or records a manager, by the name of its method here: functions of `blockwright.observe`.
+"""What shows, stores or records a manager, by the name of its method here, and what finds an order by its name.
 
 The package puts them in (`blockwright.__init__`), because the core imports nothing that stands on it.
 """
@@ -134,6 +134,7 @@ class KVCacheManager:
         track_evictions: bool = False,
         shares: Mapping[str, int] | None = None,
         hint_guard: float = 0.0,
+        eviction_order: EvictionPolicy | str | None = None,
         eviction_policy: EvictionPolicy | None = None,
         keep_wanted: bool | None = None,
         passing_spares: int | None = None,
@@ -167,8 +168,10 @@ class KVCacheManager:
             hint_guard: part of the pool, within 0.0 .. 1.0, that no hint affects. This many of the last candidates to
                 be released stay until all others are gone, so that wrong hints leave at least the hits of plain LRU in
                 a pool of that size. law: HINT-3.
-            eviction_policy: chooses the cached block that is evicted. Blocks without content are taken before any
-                cached block. Without a policy and without hints, the least recently used block is evicted.
+            eviction_order: chooses the cached block that is evicted: an `EvictionOrder`, the name of a module of
+                `blockwright.orders`, or "module:factory". Blocks without content are taken before any cached block.
+                Without an order and without hints, or with "lru", the least recently used block is evicted.
+            eviction_policy: the earlier name of `eviction_order`.
             keep_wanted: where layers forget (windows, recurrent states), evict those blocks first that no hit of a
                 wanted length needs: the prompt, the hit that a request began with, its `Request.junction`, and all that
                 it has published. None: True with windows and without recurrent layers. With recurrent layers give True
@@ -177,7 +180,7 @@ class KVCacheManager:
             passing_spares: how many of the last blocks that `keep_wanted` would evict first are evicted by age
                 instead, for prompts that part where no earlier one has. None: as many as hits have shown to be of use,
                 at most a quarter of the pool (`BlockPool.passing_spares`), and none if `prefix_match_unit` is smaller
-                than the blocks of a recurrent layer. Shares and an `eviction_policy` spare none, nor do hints once they
+                than the blocks of a recurrent layer. Shares and an `eviction_order` spare none, nor do hints once they
                 come. law: POLICY-6.
             wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens of a prompt are wanted too,
                 since prompts part there; 0 for none. A multiple of the blocks of every group; not for chunked local
@@ -187,8 +190,8 @@ class KVCacheManager:
             prefix_match_unit: tokens that divide every block: hits may end inside a block, at their multiples. A
                 request that hits part of a block which others read gets that part as a copy: run those of
                 `take_copies` before each step, and call `new_step_starts` at its beginning. None: hits end with whole
-                blocks. Without the options that know whole blocks only: `use_eagle`, `verify_tokens`,
-                `explain_evictions`, shares, hints and `eviction_policy`.
+                blocks. Without the options that know whole blocks only: `use_eagle`, `verify_tokens` and
+                `explain_evictions`.
 
         Complexity: O(num_blocks + shares).
 
@@ -215,10 +218,15 @@ class KVCacheManager:
             )
         recurrent = [group.kv_cache_spec for group in groups if isinstance(group.kv_cache_spec, MambaSpec)]
         runs_ahead = any([spec.runs_ahead for spec in recurrent])
+        if eviction_order is not None and eviction_policy is not None:
+            raise InvalidArgumentError("eviction_policy: the earlier name of eviction_order; give one of them")
+        order = eviction_policy if eviction_order is None else eviction_order
+        if isinstance(order, str):
+            order = ABOVE["order_named"](order)
         given = {
             "enable_caching=False": not enable_caching,
             "enable_kv_cache_events": enable_kv_cache_events,
-            "eviction_policy": eviction_policy is not None,
+            "eviction_order": order is not None,
             "explain_evictions": explain_evictions,
             "hint_guard": hint_guard > 0,
             "keep_wanted": bool(keep_wanted),
@@ -250,8 +258,8 @@ class KVCacheManager:
         pool._guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
         if shares is not None:
             pool._set_shares(shares)
-        if eviction_policy is not None:
-            pool._set_policy(eviction_policy)
+        if order is not None:
+            pool._set_policy(order)
         if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
             _require_interval(wanted_interval, groups)
             # With a unit, states are kept where prompts part, to the token: those at block ends serve hardly any hit.

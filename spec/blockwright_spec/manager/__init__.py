@@ -9,6 +9,6 @@ always true of it: 17 `pool_laws`, 18 `table_laws`, 19 `step_laws`.
 The second reading, `in_time`, adds what a first one can do without: 20 `in_time.in_flight`, 21 `in_time.forks`, 22
 `in_time.outside`, 23 `in_time.explain`, 24 `in_time.time_laws`, 25 `in_time.liveness`. What is reported to others is 26
 `events`, what is counted 27 `metrics`, what keeping promises is 28 `retention_laws`, what is forgotten 29
-`in_time.forgetting`, what is given up before it has run 30 `in_time.giving_up`, and what hits inside blocks need 31
-`unit_laws`. Last comes the list of all these laws, 32 `laws`.
+`in_time.forgetting`, what is given up before it has run 30 `in_time.giving_up`, what hits inside blocks need 31
+`unit_laws`, and what an order of eviction is told 32 `orders`. Last comes the list of all these laws, 33 `laws`.
 """

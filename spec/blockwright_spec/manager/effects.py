@@ -139,10 +139,10 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     copies = tuple((at, source, block) for (at, source), block in zip(sources, taken, strict=False))
     ready = moved(duplicated(ripened(emptied(freed, taken), slot), copies, begin), blocks, copies, start)
     after = stepped(ready, slot, apart(ready, slot, copies[: len(shared)], plan.copied), new, begin, step)
-    outgrown, cut_off = (blocks, ()) if isinstance(state.requests[slot], Running) else ((), blocks)
-    given, saved, evicted = new[: len(plan.wants)], len(copies) - len(shared), lost(freed, taken, cut_off, begin)
-    done = Done(after, given, plan.gone, plan.demand, plan.copied, evicted, outgrown=outgrown, saved=saved)
-    return replace(done, cut_off=cut_off)
+    joins, given = not isinstance(state.requests[slot], Running), new[: len(plan.wants)]
+    saved, evicted = len(copies) - len(shared), lost(freed, taken, blocks if joins else (), begin)
+    done = Done(after, given, plan.gone, plan.demand, plan.copied, evicted, saved=saved)
+    return replace(done, cut_off=blocks, hits=sum(plan.tables, ())) if joins else replace(done, outgrown=blocks)
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
 
 

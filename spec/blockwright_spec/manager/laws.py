@@ -1,8 +1,8 @@
-"""Part one, chapter 32: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 33: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
-from . import ending, events, metrics, pool_laws, retention_laws, step_laws, table_laws, unit_laws
+from . import ending, events, metrics, orders, pool_laws, retention_laws, step_laws, table_laws, unit_laws
 from .in_time import explain, forgetting, forks, giving_up, liveness, outside, time_laws
 
 BLOCK_LAWS = (
@@ -117,6 +117,12 @@ METRIC_LAWS = (
     listed(metrics.law_counts_are_what_happened, "Prometheus: counters; vLLM #26850, #47715; known bugs D72a to D72g"),
 )
 """The law of what is counted: before and after a step, as it is read, and as it happened."""
+
+ORDER_LAWS = (
+    listed(orders.law_order_knows_candidates, "SGLang #27539: a policy that lost blocks; known bug E292"),
+    listed(orders.law_order_hears_of_hits, "SGLang LFUStrategy: hits of nodes; known bugs E290, E291, E293"),
+)
+"""The laws of what an order of eviction is told: of a state, and of the steps of a call."""
 
 RESTART_LAWS = (listed(events.law_restart_finds_what_stood_there, "chapter `directory` says the like of a tier"),)
 """The law of what is found again where the device's memory outlives the process."""

@@ -107,7 +107,8 @@ class Done:
     were forgotten, which are all if `forgot_all`; `outgrown` are the blocks with a published state that is written
     over, of which `saved` were copied; `cut_off` are those of its hit that a newcomer writes over though more of them
     was found; `kept` are the tokens that had run of a request that ended before its last step had, and `given_up` what
-    was found of the others until then, each with its block.
+    was found of the others until then, each with its block; `hits` are the entries of its lookup that a newcomer
+    adopts, group by group.
     """
 
     state: State
@@ -123,6 +124,7 @@ class Done:
     given_up: frozenset[tuple[int, Content]] = frozenset()
     forgot_all: bool = False
     cut_off: tuple[int, ...] = ()
+    hits: Table = ()
 
 
 Outcome = Done | Refusal

@@ -12,13 +12,15 @@ such candidate, because running requests hold what is left, the first one goes a
 
 A duplicate costs its tenant nothing: where candidates are told apart, no candidate has the content of another published
 block. As soon as it would, the older one of two candidates, or the one that is free, is forgotten and free without
-content, and the block that stays keeps what was said of both (SHARE-4).
+content, and the block that stays keeps what was said of both (SHARE-4). With units, one part of a block may be there
+twice and another not: there doubles stay, and each costs its tenant a block.
 """
 
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 
 from ..hints import Mark, Wish, kept, merged, rank
+from .added import end_of
 from .hits import holding
 from .outcomes import Done, Outcome, Reason, Refusal
 from .state import NULL, Config, Content, Fence, Running, State, Table, holders, key, owned, running
@@ -108,7 +110,7 @@ def marked(state: State, fence: Fence) -> State:
             content = key(state, block)
             if content is None:
                 continue
-            start, mark = len(content[1][1]) - size, state.marks[block]
+            start, mark = (end_of(state.config.added, content) - 1) // size * size, state.marks[block]
             nexts = following(content, behind, size)
             seen, is_free = mark.nexts | nexts, holders(state, block) == 0
             goes = (goes or not nexts) and wish.first is not None and start >= wish.first and is_free and seen == nexts
@@ -124,7 +126,7 @@ def duplicates(state: State, block: int) -> Table:
 
 def doubled(state: State, blocks: Table, stay: Collection[int]) -> Table:
     """Return those of some blocks that have the content of one that stays, or of a later one of them (SHARE-4)."""
-    keeps = not state.config.added.retains
+    keeps = not state.config.added.retains or state.config.added.unit
     pairs = ((block, {*duplicates(state, block)} & {*stay, *blocks[at + 1 :]}) for at, block in enumerate(blocks))
     return () if keeps else tuple(block for block, others in pairs if others)
 
@@ -142,7 +144,7 @@ def undoubled(state: State, doubles: Table) -> State:
 
 def following(content: Content, behind: Content | None, size: int) -> frozenset[Content]:
     """Return the content behind a block in its table, if it is the next block's."""
-    return frozenset({behind} if behind and len(behind[1][1]) == len(content[1][1]) + size else ())
+    return frozenset({behind} if behind and 0 < len(behind[1][1]) - len(content[1][1]) <= size else ())
 
 
 def guarded(state: State, released: Table) -> State:

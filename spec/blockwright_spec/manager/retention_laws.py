@@ -173,10 +173,11 @@ def law_full_is_ordinary(state: State) -> bool:
 
 
 def law_candidate_is_single(state: State) -> bool:
-    """SHARE-4: where candidates are told apart, no candidate has the content of another published block."""
+    """SHARE-4: where candidates are told apart, and hits end with blocks, no candidate has another block's content."""
     contents = tuple(content for _, content in state.keys)
     kept = (content for block, content in state.keys if block in state.queue)
-    return not state.config.added.retains or all(contents.count(content) == 1 for content in kept)
+    added = state.config.added
+    return not added.retains or added.unit > 0 or all(contents.count(content) == 1 for content in kept)
 
 
 def leaves_floors(state: State) -> bool:

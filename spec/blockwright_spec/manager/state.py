@@ -132,7 +132,7 @@ class State:
     entry for each of their names; `flights` the steps in flight, oldest first; `fences` what waits for them; `copies`
     what the engine must copy before its next step, oldest first; `due` the slots of requests with a recurrent state to
     be published once their last step has run, oldest first; `marks` what is remembered of each block, and `now` the
-    time; `outside` what is held from outside; `share` the learned worth of passing blocks; `prompts` the last.
+    time; `outside` the holds from outside, ascending; `share` the learned worth of passing blocks, `prompts` the last.
     """
 
     config: Config

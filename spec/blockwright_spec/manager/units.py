@@ -47,7 +47,7 @@ settled. Where states of drafts lie beside the table, the one that is found is w
 however many of them hold.
 
 Wanted lengths (chapter `keeping`) are multiples of the unit. Events report parts too (chapter `events`). Draft heads
-(EAGLE), hints and shares know whole blocks only: no configuration with a unit has them.
+(EAGLE) know whole blocks only: no configuration with a unit has them.
 Where keys look ahead, tails end where their keys are known, so that a draft head computes nothing of a hit again.
 """
 

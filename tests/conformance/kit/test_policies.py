@@ -1,8 +1,9 @@
-"""Property: a policy of anybody's own is judged by the laws of policies, in the manager that asks it.
+"""Property: an order of anybody's own is judged by the laws of policies and orders, in the manager that asks it.
 
 How: policies that keep every law, that take a block before its extension, that lose a block, that answer with what is
-no candidate, that fail, and that are never asked go through the gate, by function and by command; each failure names
-its law and shows calls. Under a policy that is plain LRU the manager is in lock-step with the specification's choices.
+no candidate, that fail when asked or told, and that are never asked go through the gate, by function and by command;
+each failure names its law and shows calls. Under a policy that is plain LRU the manager is in lock-step with the
+specification's choices.
 Not covered: policies that answer otherwise each time they are asked the same.
 """
 
@@ -30,6 +31,7 @@ from blockwright.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
+from blockwright.orders.least_frequently_used import Order
 from blockwright.policies import TailLru
 from blockwright_conformance import ConformanceError, run_conformance
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
@@ -74,6 +76,13 @@ class Late:
         return self.shown[0]
 
 
+class Deaf(Order):
+    """Goes on to count as a candidate what somebody holds."""
+
+    def taken(self, block: Candidate) -> None:
+        """Pass it over."""
+
+
 class Fails:
     def choose(self, candidates: Candidates) -> Candidate:
         raise LookupError("nothing found")
@@ -86,11 +95,12 @@ def manager_of() -> Callable[..., Any]:
     def made(policy: object = None, **options: Any) -> Any:
         spec = FullAttentionSpec(block_size=2, num_kv_heads=1, head_size=1, dtype="float32")
         config = KVCacheConfig(num_blocks=9, kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
-        manager = KVCacheManager(config, 16, **{"eviction_policy": policy, **options})
+        manager = KVCacheManager(config, 16, **{"eviction_order": policy, **options})
 
         def serve(number: int) -> None:
             request = Request(f"request {number}", [number] * 6, block_size=2)
-            manager.allocate_slots(request, 6)
+            hit, num_hit = manager.get_computed_blocks(request)
+            manager.allocate_slots(request, 6 - num_hit, num_hit, hit)
             request.num_computed_tokens = 6
             manager.free(request)
 
@@ -99,16 +109,23 @@ def manager_of() -> Callable[..., Any]:
     return made
 
 
-@pytest.mark.parametrize("policy", [First, TailLru, "workload-aware"])
+@pytest.mark.parametrize("policy", [First, Order, TailLru, "workload-aware"])
 def test_policies_that_keep_every_law(policy: Any) -> None:
     report = run_conformance(policy=policy)
-    assert [each.scope for each in report.scopes] == [each.name for each in POLICIES]
+    run = POLICIES if hasattr(policy, "choose") else [each for each in POLICIES if ": orders" not in each.name]
+    assert [each.scope for each in report.scopes] == [each.name for each in run]
     assert min(each.transitions for each in report.scopes) > 20
 
 
 @pytest.mark.parametrize(
     ("policy", "law"),
-    [(Newest, "POLICY-1"), (Loses, "POLICY-3"), (Late, "POLICY-3"), (Fails, "REF-0: LookupError: nothing found")],
+    [
+        (Newest, "POLICY-1"),
+        (Loses, "POLICY-3"),
+        (Late, "POLICY-3"),
+        (Deaf, "POLICY-3"),
+        (Fails, "REF-0: LookupError: nothing found"),
+    ],
 )
 def test_a_policy_that_breaks_a_law_is_shown_with_calls(policy: Callable[[], object], law: str) -> None:
     with pytest.raises(ConformanceError) as caught:
@@ -167,7 +184,7 @@ def test_answers_that_are_no_candidates_end_the_call(manager_of: Any) -> None:
     manager, serve = manager_of(Late())
     for at in range(3):
         serve(at)
-    with pytest.raises(EvictionPolicyError, match=r"eviction_policy: choose\(\) must return one of the"):
+    with pytest.raises(EvictionPolicyError, match=r"eviction_order: choose\(\) must return one of the"):
         serve(3)
     with pytest.raises(InterruptedCallError):
         manager.check()
@@ -181,7 +198,7 @@ def test_candidates_are_shown_while_the_policy_chooses(manager_of: Any) -> None:
 
     policy = Keeps()
     manager, serve = manager_of(policy)
-    assert manager.block_pool.eviction_policy is policy is not manager.copy().block_pool.eviction_policy
+    assert manager.block_pool.eviction_order is policy is not manager.copy().block_pool.eviction_order
     for at in range(5):
         serve(at)
     assert (policy.size, list(policy.candidates)) == (len(policy.ids), [])
@@ -190,11 +207,18 @@ def test_candidates_are_shown_while_the_policy_chooses(manager_of: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"eviction_policy": object()}, InvalidArgumentError, "must be an object with choose"),
-        ({"eviction_policy": First(), "shares": {"a": 1}}, ExcludedOptionsError, "eviction_policy: not together with"),
-        ({"eviction_policy": First(), "hint_guard": 0.5}, ExcludedOptionsError, "eviction_policy: not together with"),
+        ({"eviction_order": object()}, InvalidArgumentError, "must be an object with choose"),
         (
-            {"eviction_policy": First(), "enable_caching": False},
+            {"eviction_order": "most_used"},
+            InvalidArgumentError,
+            "expected lru, least_frequently_used or module:factory",
+        ),
+        ({"eviction_order": "builtins:list"}, InvalidArgumentError, "must make an object with choose"),
+        ({"eviction_order": "lru", "eviction_policy": First()}, InvalidArgumentError, "give one of them"),
+        ({"eviction_order": First(), "shares": {"a": 1}}, ExcludedOptionsError, "eviction_order: not together with"),
+        ({"eviction_policy": First(), "hint_guard": 0.5}, ExcludedOptionsError, "eviction_order: not together with"),
+        (
+            {"eviction_order": First(), "enable_caching": False},
             ExcludedOptionsError,
             "together with enable_caching=False",
         ),
@@ -209,5 +233,44 @@ def test_policies_that_cannot_choose_are_refused(
 
 def test_hints_are_refused_beside_a_policy(manager_of: Any) -> None:
     manager, _ = manager_of(First())
-    with pytest.raises(UnsupportedError, match="eviction_policy: not together with retain"):
+    with pytest.raises(UnsupportedError, match="eviction_order: not together with retain"):
         manager.advance_time(1)
+
+
+def test_an_order_goes_by_name_and_by_the_earlier_name_of_the_option(manager_of: Any) -> None:
+    named, _ = manager_of("least_frequently_used")
+    assert isinstance(named.block_pool.eviction_order, Order)
+    plain, serve = manager_of("lru")
+    assert plain.block_pool.eviction_order is None
+    serve(0)
+    given, _ = manager_of(None, eviction_policy=(first := First()))
+    assert given.block_pool.eviction_policy is given.block_pool.eviction_order is first
+
+
+@pytest.mark.parametrize("what", ["released", "taken", "hit"])
+def test_an_order_that_fails_when_it_is_told_ends_the_call(manager_of: Any, what: str) -> None:
+    class Breaks(First):
+        """Fails at what it is told."""
+
+    def breaks(self: Breaks, block: Candidate) -> None:
+        raise LookupError(block)
+
+    setattr(Breaks, what, breaks)
+    manager, serve = manager_of(Breaks())
+    with pytest.raises(LookupError):  # noqa: PT012  # what fails in the first call fails no more in the second
+        serve(0)
+        serve(0)
+    with pytest.raises(InterruptedCallError):
+        manager.check()
+
+
+def test_an_order_of_least_frequent_use_keeps_what_is_shared(manager_of: Any) -> None:
+    """Eight blocks: what was hit twice stays while others come and go."""
+    kept = {}
+    for order in ("least_frequently_used", "lru"):
+        manager, serve = manager_of(order)
+        for number in (0, 0, 0, 1, 2, 3):
+            serve(number)
+        kept[order] = manager.get_computed_blocks(Request("last", [0] * 6, block_size=2))[1]
+        manager.check()
+    assert kept == {"least_frequently_used": 4, "lru": 0}

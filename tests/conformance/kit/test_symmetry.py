@@ -23,9 +23,9 @@ from blockwright_spec.manager.state import Config, Hit, Request, Running, State,
 from blockwright_spec.reads import Full, Group, Kind, Sliding
 
 BOTH = replace(
-    of_row("full, block 1", "smallest", 6, 3, "trim"),
-    name="full and sliding 3, block 1 and 2: smallest",
-    config=Config((Group(Full(), 1), Group(Sliding(3), 2)), 6, 3),
+    of_row("full, block 1", "smallest", 5, 2, "trim"),
+    name="full and sliding 1, block 1: smallest",
+    config=Config((Group(Full(), 1), Group(Sliding(1), 1)), 5, 2),
 )
 SMALLEST = [
     of_row("full, block 1", "smallest", 4, 3, "trim", {"strings": [2, 1, 2]}),

@@ -17,6 +17,7 @@ import importlib.util
 import inspect
 import re
 import sys
+from array import array
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -26,7 +27,7 @@ import pytest
 from tests.core.support import SHA256, chunked, cross, full, group_of, mamba, manager_of, sliding
 
 import blockwright
-from blockwright import BlockPool, Request, offload, paging
+from blockwright import BlockPool, Request, append_output_token_ids_batch, offload, paging
 from blockwright.errors import InvalidArgumentError
 from blockwright.events import AllBlocksCleared
 from blockwright.observe import Fact, PrefixIndex
@@ -182,7 +183,7 @@ MADE: dict[str, Callable[[], Any]] = {
 """A class of the compiled build, and how it is made. Others are made without a constructor, since the door is first."""
 
 UNMADE = {
-    *("BlockHasher", "Candidates", "EvictionPolicy", "Plan", "SingleTypeKVCacheManager"),
+    *("BlockHasher", "Candidates", "EvictionOrder", "EvictionPolicy", "Plan", "SingleTypeKVCacheManager"),
     *("Block", "BlockAllocator", "DeviceAwareBlockAllocator", "Sequence", "SequenceGroup"),
     *("Backend", "OffloadingManager", "OffloadingHandler", "ByteStore", "DiskBackend", "SharedStoreManager"),
     *("Fits", "Never", "NotNow", "BatchAllocation"),
@@ -399,3 +400,22 @@ def test_constructors_show_their_parameters(name: str) -> None:
     if not inspect.isfunction(call.owner.__init__):  # type: ignore[misc]
         said = call.owner.__init__.__doc__ or ""  # type: ignore[misc]
         assert all(f"    {each}: {annotation}" in said for each, annotation in call.annotations.items())
+
+
+def test_tokens_pass_by_their_type_once_one_was_admitted() -> None:
+    numpy = pytest.importorskip("numpy")
+    tokens = [array("q", [5]), numpy.array([6]), numpy.array(7), numpy.int64(8), (9,), [10], array("i", [11, 12]), 13]
+    request = Request("r", [1])
+    for each in tokens + tokens[::-1] + tokens:
+        request.append_output_token_ids(each)
+    once = [5, 6, 7, 8, 9, 10, 11, 12, 13]
+    assert list(request.output_token_ids) == [*once, 13, 11, 12, 10, 9, 8, 7, 6, 5, *once]
+    wrong: list[Any] = [numpy.array([[1]]), numpy.array([1.5]), numpy.array(1.5), array("d", [1]), (1.5,), "12", {1: 2}]
+    for each in wrong + wrong[::-1]:
+        with pytest.raises(InvalidArgumentError, match="token_ids"):
+            request.append_output_token_ids(each)
+    append_output_token_ids_batch((request,), array("q", [1]))
+    for given in ((None,), [None], (request, None)):
+        with pytest.raises(InvalidArgumentError, match="request"):
+            append_output_token_ids_batch(given, array("q", [1]))  # type: ignore[arg-type]
+    assert request.num_tokens == 1 + 3 * len(once) + 1

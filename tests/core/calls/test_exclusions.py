@@ -27,7 +27,7 @@ class First:
 OPTIONS: dict[str, tuple[str, Any]] = {
     "enable_caching=False": ("enable_caching", False),
     "enable_kv_cache_events": ("enable_kv_cache_events", True),
-    "eviction_policy": ("eviction_policy", First()),
+    "eviction_order": ("eviction_order", First()),
     "explain_evictions": ("explain_evictions", True),
     "hint_guard": ("hint_guard", 0.5),
     "keep_wanted": ("keep_wanted", True),

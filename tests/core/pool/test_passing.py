@@ -94,7 +94,7 @@ def test_a_policy_sees_passing_blocks() -> None:
             seen.extend(candidates)
             return next(iter(candidates))
 
-    manager = manager_of([FULL, WINDOW], 20, eviction_policy=First())
+    manager = manager_of([FULL, WINDOW], 20, eviction_order=First())
     serve(manager, "first", list(range(9)))
     serve(manager, "second", [50, *range(9)])
     assert {each.is_passing for each in seen if each.group_id == 1} == {True, False}

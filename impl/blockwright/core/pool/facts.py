@@ -13,7 +13,6 @@ is read before a step changes anything.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, final
@@ -23,8 +22,6 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.errors import InvalidArgumentError, JournalGapError
-
-_log = logging.getLogger(__name__)
 
 KINDS: Final = (
     "lookup", "admit", "grow", "batch", "refuse", "fork", "free", "preempt", "start", "settle", "loaded", "reset",
@@ -379,11 +376,18 @@ class Journal:
                         try:
                             note(fact)
                         except Exception:
-                            _log.exception("a function that was given to KVCacheManager.record raised an error")
+                            _logger().exception("a function that was given to KVCacheManager.record raised an error")
                 except JournalGapError as gap:
-                    _log.warning("KVCacheManager.record: %s", gap)
+                    _logger().warning("KVCacheManager.record: %s", gap)
         finally:
             self._is_delivering = False
+
+
+def _logger() -> Any:
+    # Importing `logging` takes a tenth of the time of importing this package, and only these two warnings need it.
+    import logging
+
+    return logging.getLogger(__name__)
 
 
 @final

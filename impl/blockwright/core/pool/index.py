@@ -145,6 +145,7 @@ class PrefixIndex:
         # A ring through the blocks with the same key: oldest, next, ..., youngest, oldest; not kept where one is alone.
         self._younger: vec[i32] = zeros32(num_blocks)
         self.num_keyed: i64 = 0
+        self._edition: object | None = None  # see `edition`
         self._last_group: i64 = 0  # of which a block ever got a key
         self._read: i64 = 0  # so that reading ahead comes to something
 
@@ -156,6 +157,7 @@ class PrefixIndex:
         twin.rows = self.rows[:]
         twin._younger = self._younger[:]
         twin.num_keyed = self.num_keyed
+        twin._edition = self._edition
         twin._last_group = self._last_group
         return twin
 
@@ -174,6 +176,17 @@ class PrefixIndex:
             rows[4 * at + MARK] = 0
             at += 1
         self.num_keyed = 0
+        self._edition = None
+
+    def edition(self) -> object:
+        """Return an object that is the same as before iff no key was given or taken away since. O(1).
+
+        A copy has that of the original until one of them changes.
+        """
+        edition = self._edition
+        if edition is None:
+            edition = self._edition = object()
+        return edition
 
     def has_key(self, block: i64) -> bool:
         return self.rows[4 * block + MARK] != 0
@@ -292,6 +305,7 @@ class PrefixIndex:
         """Give a block its key; return whether the key is new. The block must carry none. law: PUB-1."""
         assert self.rows[4 * block + MARK] == 0, "a block has one key"
         self.num_keyed += 1
+        self._edition = None
         self._last_group = max(self._last_group, group)
         tag: i64 = (low + group * _APART) & _TAG
         return _put(self._slots, self.rows, self._younger, self._mask, block, low, high, tag)
@@ -314,6 +328,7 @@ class PrefixIndex:
                 added += 1
             group += 1
         self.num_keyed += added
+        self._edition = None
         self._last_group = max(self._last_group, count - 1)
 
     def add_run(self, words: vec[i64], stride: i64, group: i64, ids: vec[i32], start: i64, stop: i64) -> None:
@@ -342,11 +357,13 @@ class PrefixIndex:
         self._read = read
         self._last_group = max(self._last_group, group)
         self.num_keyed += added
+        self._edition = None
 
     def drop(self, block: i64) -> bool:
         """Take a block's key away; return whether it was the last with this key. The block must carry one."""
         assert self.rows[4 * block + MARK] != 0, "only a block with a key loses it"
         self.num_keyed -= 1
+        self._edition = None
         return _take(self._slots, self.rows, self._younger, self._mask, block)
 
     def drop_run(self, block: i64, count: i64) -> i64:
@@ -378,6 +395,8 @@ class PrefixIndex:
                 part -= 1
         self._read = read
         self.num_keyed -= dropped
+        if dropped > 0:  # most often the blocks that are taken carry no key
+            self._edition = None
         return dropped
 
     def key(self, block: i64) -> tuple[i64, i64, i64]:

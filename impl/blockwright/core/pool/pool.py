@@ -22,7 +22,7 @@ from blockwright.core.pool.order.retained import FOR_GOOD, RetentionOrder, check
 from blockwright.core.pool.store import BlockStore, join
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
 from blockwright.events import CacheLayout, KVCacheEvent
-from blockwright.exclusions import HINTS, POLICY, UNIT, refuse_exclusions
+from blockwright.exclusions import HINTS, ORDER, refuse_exclusions
 
 MAX_BLOCKS = 2**30
 
@@ -108,6 +108,8 @@ class BlockPool(BlockStore):
         """Return an independent copy. O(num_blocks)."""
         twin = BlockPool(2)
         self._copy_to(twin)
+        if isinstance(twin._order, RetentionOrder):
+            twin._order.tails = twin._tails
         twin._caching = self._caching
         twin._guard = self._guard
         return twin
@@ -135,21 +137,22 @@ class BlockPool(BlockStore):
         """
         given: Any = shares
         check_shares(given, int(self._count) - 1)
-        self._order = RetentionOrder(self._count, shares, self._guard)
+        self._order = RetentionOrder(self._count, shares, self._guard, self._tails)
 
     def _set_policy(self, policy: EvictionPolicy) -> None:
-        """Have a policy choose what goes, in a pool that nothing has been taken from. O(num_blocks).
-
-        Raises:
-            InvalidArgumentError: it has no method `choose`.
-        """
+        """Have an order of the engine's choose what goes, in a pool that nothing has been taken from. O(num_blocks)."""
         self._order = ChosenOrder(self._count, policy)
 
     @property
-    def eviction_policy(self) -> EvictionPolicy | None:
-        """The policy that chooses the blocks to evict, or None if the pool does."""
+    def eviction_order(self) -> EvictionPolicy | None:
+        """The engine's order, which chooses the blocks to evict, or None if the pool does."""
         order = self._order
         return order.policy if isinstance(order, ChosenOrder) else None
+
+    @property
+    def eviction_policy(self) -> EvictionPolicy | None:
+        """The earlier name of `eviction_order`."""
+        return self.eviction_order
 
     @property
     def now(self) -> float:
@@ -161,18 +164,16 @@ class BlockPool(BlockStore):
         """Return the order of candidates by hints, made now if there is none. O(num_blocks) once.
 
         Raises:
-            UnsupportedError: candidates go by another policy, which knows no hints.
+            UnsupportedError: candidates go by another order, which knows no hints.
         """
         order = self._order
         if isinstance(order, RetentionOrder):
             order.hear(self._index)
             return order
-        if self._tails is not None:
-            refuse_exclusions({UNIT: True, HINTS: True})
         if order is not None:
-            refuse_exclusions({POLICY: True, HINTS: True})
+            refuse_exclusions({ORDER: True, HINTS: True})
         self.require_whole()
-        made = RetentionOrder(self._count, {}, self._guard)
+        made = RetentionOrder(self._count, {}, self._guard, self._tails)
         blocks = self.free_block_ids()
         bare: i64 = 0
         while bare < i64(len(blocks)) and not self._index.has_key(i64(blocks[int(bare)])):
@@ -185,7 +186,7 @@ class BlockPool(BlockStore):
         join(self._rows, last, 0)
         self._order = made
         for candidate in blocks[int(bare) :]:
-            if not self._index.is_single(candidate):
+            if not (made.keeps_doubles or self._index.is_single(candidate)):
                 self._empty_double(made, candidate)
         return made
 

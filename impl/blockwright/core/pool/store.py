@@ -13,8 +13,8 @@ A block with several holders is copied when one of them is to write: the writer 
 copy stay held until the engine has taken it.
 
 Eviction candidates are evicted in the order of their release (a queue), unless there is a `CandidateOrder`: by access
-(`AccessOrder`), by hints of the engine (`RetentionOrder`), or by an engine's policy (`ChosenOrder`). The queue then
-holds only blocks without content.
+(`AccessOrder`), by hints of the engine (`RetentionOrder`), or by one that the engine brings (`ChosenOrder`). The queue
+then holds only blocks without content.
 
 `BlockStore` is the only writer of the counters, the free queue and the prefix index. All of them are packed arrays:
 about 54 bytes per block, no Python object per block, every operation O(1) per block. `BlockPool` gives it the names
@@ -388,6 +388,12 @@ class BlockStore:
             rows[4 * block + LINK] = -1
         join(rows, front, behind)
 
+    def _adopt(self, ids: vec[i32]) -> None:
+        """Hold the non-null blocks of a hit for a request, and tell the order of it. law: REF-1, ORDER-2."""
+        self._touch_entries(ids)
+        if self._order is not None:
+            self._order.hit(ids, self._index)
+
     def _release(self, ids: vec[i32], start: i64, stop: i64) -> None:
         """Give up one holder of each non-null entry in a range of a table, last entry first. law: REF-1, QUEUE-1."""
         self._let_go(ids, start, stop)
@@ -569,7 +575,8 @@ class BlockStore:
             passes = False
             if passing is not None:
                 passes = passing.is_passing(i, block)
-                passing.note(block, False)
+                if passes or not is_published:  # what ended with another is noted, and stays
+                    passing.note(block, False)
             if is_published and (order.keeps_doubles or self._index.is_single(block)):
                 if passing is not None and not passes:
                     passing.note_ordinary(ids, i, i + 1)
@@ -961,6 +968,15 @@ class BlockStore:
                 number = tails.first(i64(ids[length // block_size]))
                 journal.stored_tail(number, request, length, group, block_size, is_new)
             start += 1
+
+    def edition(self) -> object:
+        """Return the edition of the index of blocks, see `PrefixIndex.edition`. O(1)."""
+        return self._index.edition()
+
+    def edition_of_parts(self) -> object:
+        """Return the edition of the index of parts of blocks; None where hits end with blocks. O(1)."""
+        tails = self._tails
+        return None if tails is None else tails.edition()
 
     def num_tails(self) -> i64:
         """Return how many parts of blocks can be found. O(1)."""

@@ -95,6 +95,10 @@ class TailIndex:
         self._index = index
         self._put_free(start)
 
+    def edition(self) -> object:
+        """Return an object that is the same as before iff no tail came or went since. O(1)."""
+        return self._index.edition()
+
     def is_part(self, block: i64) -> bool:
         """Return whether a block's key in the index of whole blocks is that of a tail. O(1)."""
         return self._first[block] < 0
@@ -127,12 +131,21 @@ class TailIndex:
 
     def longest(self, block: i64) -> i64:
         """Return the units of the longest tail of a block."""
-        most: i64 = 0
-        number = self.first(block)
+        return i64(self._units[self._longest(block)])
+
+    def _longest(self, block: i64) -> i64:
+        """Return the number of the longest tail of a block, or 0."""
+        found = number = self.first(block)
         while number != 0:
-            most = max(most, i64(self._units[number]))
+            if self._units[number] > self._units[found]:
+                found = number
             number = self._after(number)
-        return most
+        return found
+
+    def longest_key(self, block: i64) -> tuple[i64, bool]:
+        """Return the low word of the key of the longest tail of a block, and whether no other block has that key."""
+        number = self._longest(block)
+        return self._index.key(number)[0], self._index.is_single(number)
 
     def publish_run(
         self,

@@ -522,6 +522,7 @@ def count_lookup(lookups: Lookups, request: Request, hits: i64) -> None:
     """Count the lookup of a request that is admitted now, apart if it was admitted before. Takes no memory."""
     queries = request._num_looked_up
     request._num_looked_up = 0
+    request._answer = None
     request._num_asked_outside = 0
     request._num_found_outside = 0
     if queries > 0:

@@ -54,7 +54,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         has_begun = True
         state.pool._serve(tables.tenant)
         for group, table in zip(state.groups, by_group):
-            group.adopt(table.blocks)
+            group.share(table.blocks)
         for group, table in zip(state.groups, by_group):
             group.fill_states(table)
         # The step that left the state has run, because a parent in a step in flight cannot be forked.

@@ -11,7 +11,7 @@ import operator
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.keys.request import Request
+from blockwright.core.keys.request import Answer, Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import FORGET, HIT, LOOKUP, PUBLISH, RESET
 from blockwright.core.steps.effects import hear, note_release, serve, vacate
@@ -46,7 +46,11 @@ from blockwright.errors import InvalidArgumentError, StalePlanError
 
 
 def find(state: State, request: Request, longest: i64) -> tuple[KVCacheBlocks, int]:
-    """Return the longest hit of a request up to a length: ``get_computed_blocks``. law: HIT-1, HIT-2, HIT-4."""
+    """Return the longest hit of a request up to a length: ``get_computed_blocks``. law: HIT-1, HIT-2, HIT-4.
+
+    A request that waits is looked up again and again: as long as no key came or went, and it has no new token, the last
+    answer is given again. O(1) then.
+    """
     config = state.config
     if not config.caching or request.prompt_logprobs or request._block_size == 0:
         return state.nothing, 0
@@ -55,28 +59,15 @@ def find(state: State, request: Request, longest: i64) -> tuple[KVCacheBlocks, i
         check_unit(state, request)
     # law: HIT-3
     max_length: i64 = min(request.num_tokens - 1, request.num_keyed())
-    probes = [
-        group.probe(request.keys(state.pool._units_for(request, group._block_size)), max_length, config.eagle)
-        for group in state.groups
-    ]
-    rules = [group.rule for group in state.groups]
-    num_computed = common_hit(rules, probes, config.whole_alignment, min(max_length, longest))
-    junction = longest_of_all(rules, probes, config.whole_alignment, max_length)
-    if state.config.unit > 0:
-        most, ends_inside = max_length, may_end_inside(state)
-        full = [group for group in state.groups if group.keeps_all]
-        # Without any part of a block, layers that read everything may still part inside a larger block of others.
-        is_smaller = any([group._block_size < state.config.most_size for group in full])
-        if 0 < len(full) < len(state.groups) and (ends_inside or is_smaller):
-            those = [probe for probe, group in zip(probes, state.groups) if group.keeps_all]
-            junction = longest_inside(state, request, full, those, junction, max_length)
-            most = junction  # no hit is longer than that of some of its groups
-        if ends_inside:
-            num_computed = longest_inside(state, request, state.groups, probes, num_computed, min(most, longest))
+    # Read before the lookup: what changes meanwhile makes its answer an old one.
+    whole, parts = state.pool.edition(), state.pool.edition_of_parts()
+    answer = request._answer
+    if answer is None or not answer.is_still(request.num_tokens, longest, whole, parts):
+        found, alone, entries = look_up(state, request, max_length, longest)
+        answer = request._answer = Answer(request.num_tokens, longest, whole, parts, found, alone, entries)
+    num_computed, junction = answer.length, answer.junction
     if state.last_prompts.are_kept():
         junction = parting(state, request, max_length)
-    if not has_room(state, request.num_tokens, num_computed):
-        num_computed = 0
     if junction > num_computed and not has_room(state, request.num_tokens, junction):
         junction = 0
     journal = state.journal
@@ -89,16 +80,48 @@ def find(state: State, request: Request, longest: i64) -> tuple[KVCacheBlocks, i
     request._junction = junction if junction > num_computed else 0
     if num_computed == 0:
         return state.nothing, 0
-    ids = [
-        probe.entries(num_computed, group.sinks, group.first_kept(num_computed))
-        for probe, group in zip(probes, state.groups)
-    ]
-    if num_computed % config.whole_alignment != 0:
-        ids = [with_tail(state, request, group, each, num_computed) for each, group in zip(ids, state.groups)]
+    ids = answer.ids[:]
     hit = KVCacheBlocks(state.pool, ids)
     # An admission right after the lookup then need not compare the blocks with their keys again.
     hit.stamp(request)
     return hit, num_computed
+
+
+def look_up(state: State, request: Request, max_length: i64, longest: i64) -> tuple[i64, i64, list[vec[i32]]]:
+    """Return the longest hit of a request, the longest of layers with full attention alone, and its entries per group.
+
+    law: HIT-1, HIT-2.
+    """
+    config = state.config
+    probes = [
+        group.probe(request.keys(state.pool._units_for(request, group._block_size)), max_length, config.eagle)
+        for group in state.groups
+    ]
+    rules = [group.rule for group in state.groups]
+    num_computed = common_hit(rules, probes, config.whole_alignment, min(max_length, longest))
+    junction = longest_of_all(rules, probes, config.whole_alignment, max_length)
+    if config.unit > 0:
+        most, ends_inside = max_length, may_end_inside(state)
+        full = [group for group in state.groups if group.keeps_all]
+        # Without any part of a block, layers that read everything may still part inside a larger block of others.
+        is_smaller = any([group._block_size < state.config.most_size for group in full])
+        if 0 < len(full) < len(state.groups) and (ends_inside or is_smaller):
+            those = [probe for probe, group in zip(probes, state.groups) if group.keeps_all]
+            junction = longest_inside(state, request, full, those, junction, max_length)
+            most = junction  # no hit is longer than that of some of its groups
+        if ends_inside:
+            num_computed = longest_inside(state, request, state.groups, probes, num_computed, min(most, longest))
+    if not has_room(state, request.num_tokens, num_computed):
+        num_computed = 0
+    ids: list[vec[i32]] = []
+    if num_computed > 0:
+        ids = [
+            probe.entries(num_computed, group.sinks, group.first_kept(num_computed))
+            for probe, group in zip(probes, state.groups)
+        ]
+    if num_computed % config.whole_alignment != 0:
+        ids = [with_tail(state, request, group, each, num_computed) for each, group in zip(ids, state.groups)]
+    return num_computed, junction, ids
 
 
 def parting(state: State, request: Request, max_length: i64) -> i64:

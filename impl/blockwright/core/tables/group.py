@@ -642,6 +642,10 @@ class GroupTables:
 
     def adopt(self, ids: vec[i32]) -> None:
         """Hold the blocks of a checked hit, the head of a table; takes no memory. O(entries). law: REF-1."""
+        self.block_pool._adopt(ids)
+
+    def share(self, ids: vec[i32]) -> None:
+        """Hold the blocks of another request's table as well; takes no memory. O(entries). law: REF-1."""
         self.block_pool._touch_entries(ids)
 
     def release(self, table: GroupTable) -> None:

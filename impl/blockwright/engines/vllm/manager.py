@@ -14,7 +14,8 @@ computed, and what this step computes. Of a streaming session it is at most what
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from threading import get_ident
@@ -295,6 +296,7 @@ class KVCacheManager:
         self._offers: dict[str, list[tuple[int, int, int]]] = {}
         self._asked: tuple[Any, KVCacheBlocks | None] = None, None  # who looked up last, and the hit
         self._unserved: KVCacheBlocks | None = None  # a hit that could not be cut
+        self._spared: list[int] = []  # states that the hit of a request that was refused ends with
         self._may_forget = True  # whether blocks that running requests hold are found by nobody else than lookups
         self._events = (
             Events(
@@ -513,8 +515,12 @@ class KVCacheManager:
         if not self._sizes:  # nothing is kept, so nothing is needed
             request._blockwright_quiet = FOR_EVER
             return self.empty_kv_cache_blocks
-        if has_scheduled_reqs and self.watermark_blocks and request.status != RequestStatus.RUNNING:
-            reserved_blocks += self.watermark_blocks
+        if request.status != RequestStatus.RUNNING:
+            if self._spared:
+                with self._sparing():  # what another waits for is taken last
+                    self._spared = []
+            if has_scheduled_reqs:
+                reserved_blocks += self.watermark_blocks + (self._num_needed_soon() if self._running else 0)
         if request.request_id in self._running:
             if num_new_computed_tokens or num_external_computed_tokens or num_encoder_tokens:
                 self._refuse_more(request, num_new_computed_tokens, num_external_computed_tokens, num_encoder_tokens)
@@ -524,8 +530,12 @@ class KVCacheManager:
                     return None
             if delay_cache_blocks:
                 self._publish(request, min(request._blockwright.due, request.num_computed_tokens))
-            blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
-            if blocks is None and self._trim_late():
+            with self._sparing() if self._spared else nullcontext():
+                blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
+                if blocks is None and self._trim_late():
+                    blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
+            if blocks is None and self._spared and self._is_alone(request):
+                self._spared = []
                 blocks = self._continue(request, stop, num_lookahead_tokens, reserved_blocks)
         else:
             blocks = self._admit(
@@ -842,9 +852,7 @@ class KVCacheManager:
             return None
         own.num_computed_tokens = 0
         twin.learn(request, request.num_tokens)
-        if self._draft_states and self._running:  # each request takes blocks for them as it begins to decode
-            reserve += self._draft_states * (len(self._undrafted) + 1)
-        elif self._has_states and self._running and self._is_crowded(stop):
+        if self._has_states and self._running and not self._draft_states and self._is_crowded(stop):
             return None
         inside = self._inside(request, length + external, stop) if new else 0
         if external and (not new or self._trims):
@@ -883,6 +891,16 @@ class KVCacheManager:
         self._tell(request, twin.published)
         return blocks
 
+    def _num_needed_soon(self) -> int:
+        """Return how many blocks a newcomer leaves to the recurrent layers of those that run.
+
+        A request takes a block in each of them as it fills one, and those for the states of drafts as it begins to
+        decode.
+        """
+        if self._draft_states:
+            return self._draft_states * (len(self._undrafted) + 1)
+        return len(self._state_sizes) if self._has_states else 0
+
     def _is_crowded(self, stop: int) -> bool:
         """Return whether a newcomer with `stop` tokens would fill its blocks in the same steps as too many others.
 
@@ -901,12 +919,30 @@ class KVCacheManager:
     def _use(self, hit: KVCacheBlocks) -> None:
         """Count a hit as used, though its request is refused: while it waits, others would evict what it has found.
 
-        Nothing is pinned, so that what runs still goes first.
+        Until a request is asked for again, those that run do not take the states that it ends with: a block a group.
+        Without them the request would take the whole prefix in blocks of its own, though those that run share it.
         """
         pool = self.core.block_pool
-        for ids in hit.ids:
+        for spec, ids in zip(self.specs, hit.ids, strict=True):
             pool.touch(ids)
             pool.free_blocks(ids[::-1])
+            if isinstance(spec, MambaSpec):
+                self._spared += ids[-1:]
+
+    @contextmanager
+    def _sparing(self) -> Iterator[None]:
+        """Hold what a request that runs is not to take, while it is served."""
+        pool = self.core.block_pool
+        self._spared = spared = [block for block in self._spared if pool.block_key(block) is not None]
+        pool.touch(spared)
+        try:
+            yield
+        finally:
+            pool.free_blocks(spared)
+
+    def _is_alone(self, request: Any) -> bool:
+        """Return whether no other request runs."""
+        return all(other is request or other.status != RequestStatus.RUNNING for other in self._running.values())
 
     def _is_left_this_step(self, request: Any, length: int) -> bool:
         """Return whether this step leaves a recurrent state that lengthens a request's hit: it is found in the next.

@@ -11,7 +11,7 @@ blocks a request *holds alone*, and preempts until something came free (ALONE-1)
 from dataclasses import replace
 
 from ...hints import Wish
-from ...reads import Group, cut, drafts_beside
+from ...reads import Cross, Group, cut, drafts_beside
 from ..choices import Choice, legal_order, legal_taking
 from ..effects import emptied, placed, requeued
 from ..hits import lost
@@ -65,8 +65,10 @@ def twinned(state: State, parent: int, child: int, states: tuple[Table, ...]) ->
     assert isinstance(other, Waiting)
     done = one.settled if config.added.overlaps else one.computed
     kept = replace(one, settled=done, written=one.computed, added=replace(one.added, drafts=0))
-    ends = tuple(covers(config, group, one.computed) or len(one.tables[at]) for at, group in enumerate(config.groups))
-    tables = tuple(table[:end] for table, end in zip(one.tables, ends, strict=True))
+    tables = tuple(
+        table if isinstance(group.kind, Cross) else table[: covers(config, group, one.computed)]
+        for group, table in zip(config.groups, one.tables, strict=True)
+    )
     twin = replace(kept, prefix=other.prefix, tables=tables, added=replace(kept.added, states=states, wish=Wish()))
     return replaced(replaced(state, parent, kept), child, twin)
 

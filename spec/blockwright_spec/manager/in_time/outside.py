@@ -30,7 +30,7 @@ def hold(state: State, blocks: Table) -> Outcome:
     free = frozenset(held) & frozenset(state.queue)
     after = adopted(state, (held,))
     kept = {block: replace(after.marks[block], passing=state.marks[block].passing) for block in held if state.marks}
-    return Done(replace(put(after, kept), outside=(*state.outside, *held)), demand=len(free))
+    return Done(replace(put(after, kept), outside=tuple(sorted((*state.outside, *held)))), demand=len(free))
     # SAME: keys, contents, requests.
 
 
@@ -44,7 +44,7 @@ def take(state: State, count: int, choice: Choice) -> Outcome:
     if not legal_taking(state.queue, count, taken):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
-    after = replace(emptied(state, taken), outside=(*state.outside, *taken))
+    after = replace(emptied(state, taken), outside=tuple(sorted((*state.outside, *taken))))
     return Done(after, new=(taken,), demand=count, evicted=lost(state, taken))
     # SAME: requests; keys of blocks that were not taken.
 
@@ -57,7 +57,7 @@ def let_go(state: State, blocks: Table) -> Outcome:
         return Refusal(Reason.NOT_OUTSIDE)
     # EFFECT
     last = tuple(block for at, block in enumerate(blocks) if block not in blocks[at + 1 :])
-    return Done(requeued(replace(state, outside=tuple((left - gone).elements())), last))
+    return Done(requeued(replace(state, outside=tuple(sorted((left - gone).elements()))), last))
     # SAME: keys and contents of published blocks, requests.
 
 

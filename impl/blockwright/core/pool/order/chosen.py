@@ -1,4 +1,8 @@
-"""The order of candidates under an engine's policy: it is shown the candidates and chooses the one to evict."""
+"""The order of candidates that an engine brings: it is shown the candidates and chooses the one to evict.
+
+All that it knows it is told: `released` when a block becomes a candidate, `taken` when it is one no more, and `hit`
+when a request adopts a block. An order that has none of these is not told, and costs no call but `choose`.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +39,30 @@ class Candidate(NamedTuple):
 
 
 class EvictionPolicy(Protocol):
-    """What chooses the cached block that goes, whenever one has to."""
+    """What chooses the cached block that goes, whenever one has to: all that an order must be able to do."""
 
     def choose(self, candidates: Candidates) -> Candidate:
         """Return one of the candidates. It is evicted at once; the manager must not be called meanwhile."""
+
+
+class EvictionOrder(EvictionPolicy, Protocol):
+    """An order of eviction that is also told of what happens; each of these methods may be missing.
+
+    They are called in the middle of the manager's calls, so they must neither call it nor fail. law: ORDER-1, ORDER-2.
+    """
+
+    def released(self, block: Candidate) -> None:
+        """Learn of a block that has become a candidate. Of one table the last entry comes first."""
+
+    def taken(self, block: Candidate) -> None:
+        """Learn of a candidate that is one no more: it was chosen, is held again, or its content was forgotten."""
+
+    def hit(self, block: Candidate) -> None:
+        """Learn of a block that an admitted request adopts from its lookup, whether it was a candidate or is held.
+
+        Once for each block of the hit, group by group, after `taken` was called for those that were candidates. Neither
+        a lookup alone, nor a fork, nor a hold from outside is a hit.
+        """
 
 
 @final
@@ -99,6 +123,9 @@ class ChosenOrder(CandidateOrder):
         self.tells = True
         self.policy = policy
         self.question: i64 = 0
+        self._released: Any = getattr(policy, "released", None)
+        self._taken: Any = getattr(policy, "taken", None)
+        self._hit: Any = getattr(policy, "hit", None)
         # A ring of the candidates, least recently released first, from block 0.
         self._after: vec[i32] = vec[i32]([_HELD] * count)
         self._before: vec[i32] = zeros32(count)
@@ -138,7 +165,7 @@ class ChosenOrder(CandidateOrder):
         self._group[block] = i32(group)
 
     def add(self, block: i64, is_passing: bool = False) -> None:
-        """Make a block a candidate, after all that are. O(1)."""
+        """Make a block a candidate, after all that are. O(1). law: ORDER-1."""
         assert self._after[block] == _HELD, "a candidate is added once"
         self.size += 1
         self._passes[block] = 1 if is_passing else 0
@@ -147,6 +174,16 @@ class ChosenOrder(CandidateOrder):
         self._before[block] = i32(last)
         self._after[block] = 0
         self._before[0] = i32(block)
+        if self._released is not None:
+            self._released(self.candidate(block))
+
+    def hit(self, ids: vec[i32], index: PrefixIndex) -> None:
+        """Tell the policy which blocks a request adopts. O(blocks). law: ORDER-2."""
+        if self._hit is not None:
+            for block in ids:
+                if block != 0:
+                    low, high, group = index.key(i64(block))
+                    self._hit(Candidate(int(block), word_bytes(low, high), int(group)))
 
     def _leave(self, block: i64) -> None:
         """Take a candidate out. O(1)."""
@@ -156,6 +193,8 @@ class ChosenOrder(CandidateOrder):
         self._before[i64(after)] = before
         self._after[block] = _HELD
         self.size -= 1
+        if self._taken is not None:
+            self._taken(self.candidate(block))
 
     def leave(self, ids: vec[i32]) -> list[int]:
         """Take out those of some blocks that are candidates, and return them. O(blocks)."""
@@ -193,7 +232,7 @@ class ChosenOrder(CandidateOrder):
             if 0 < found < len(self._after) and self._after[found] != _HELD:
                 return found
         raise EvictionPolicyError(
-            f"eviction_policy: choose() must return one of the {self.size} candidates that it is shown, not {answer!r}"
+            f"eviction_order: choose() must return one of the {self.size} candidates that it is shown, not {answer!r}"
         )
 
     def is_passing(self, block: i64) -> bool:

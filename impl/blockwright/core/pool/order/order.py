@@ -97,6 +97,9 @@ class CandidateOrder:
         """Return whether the order's own records agree, for the self-check."""
         raise NotImplementedError
 
+    def hit(self, ids: vec[i32], index: PrefixIndex) -> None:
+        """Note that a request has adopted the non-null ones of some published blocks."""
+
     def is_passing(self, block: i64) -> bool:
         """Return whether the last holder of a block that is being taken wanted no hit that needs it."""
         return False

@@ -22,6 +22,7 @@ from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.core.pool.index import PrefixIndex
 from blockwright.core.pool.order.heaps import BlockHeaps
 from blockwright.core.pool.order.order import CandidateOrder
+from blockwright.core.pool.tails import TailIndex
 from blockwright.errors import InvalidArgumentError
 
 FOR_GOOD: Final = -1
@@ -49,12 +50,15 @@ class RetentionOrder(CandidateOrder):
         serving: the tenant that blocks are taken for, by number.
         tells: whether a hint may apply to the blocks that are being released, that is, to a request's whole table.
         hears: whether there has been any hint; before the first only the tenants of blocks are recorded.
+        tails: the parts of blocks, where hits may end inside.
     """
 
-    def __init__(self, count: i64, shares: Mapping[str, int], guard: i64) -> None:
+    def __init__(self, count: i64, shares: Mapping[str, int], guard: i64, tails: TailIndex | None) -> None:
         """Start without candidates, for block ids below `count`; the last `guard` candidates are guarded. O(count)."""
         super().__init__()
-        self.keeps_doubles = False
+        self.tails: TailIndex | None = tails
+        # Of parts of blocks, one may be there twice and another not: their blocks are not the same.
+        self.keeps_doubles = tails is not None
         self._count: i64 = count
         self._guard: i64 = guard
         self.now = 0.0
@@ -111,7 +115,7 @@ class RetentionOrder(CandidateOrder):
 
     def copy(self) -> CandidateOrder:
         """Return an independent copy. O(count)."""
-        twin = RetentionOrder(1, {}, self._guard)
+        twin = RetentionOrder(1, {}, self._guard, self.tails)
         twin.size = self.size
         twin._count = self._count
         twin.now = self.now
@@ -192,7 +196,7 @@ class RetentionOrder(CandidateOrder):
             behind: i64 = i64(ids[at + 1])
             follows = behind != 0 and index.has_key(behind)
             if follows:
-                low, _, _ = index.key(behind)
+                low, _ = self._content(behind, index)
                 if self._num_next[block] == 0:
                     self._num_next[block] = 1
                     self._next_key[block] = low
@@ -204,12 +208,18 @@ class RetentionOrder(CandidateOrder):
         # The table is released from its end on: a block may go first only if all after it do.
         self._goes_on = (self._goes_on or not follows) and first and is_free and alone
         self._goes[block] = 1 if self._goes_on else 0
-        self._goes_on = self._goes_on and index.is_single(block)
+        self._goes_on = self._goes_on and self._content(block, index)[1]
         if at < self._keep and self._with_priority > 0 and self._for_long > self.now:
             if self._until[block] <= self.now:  # what is over counts no more
                 self._priority[block] = 0
             self._priority[block] = i32(max(self._with_priority, i64(self._priority[block])))
             self._until[block] = max(self._for_long, self._until[block])
+
+    def _content(self, block: i64, index: PrefixIndex) -> tuple[i64, bool]:
+        """Return the low word of the key of all of a published block, and whether no other block has that key."""
+        if self.tails is not None and self.tails.is_part(block):
+            return self.tails.longest_key(block)
+        return index.key(block)[0], index.is_single(block)
 
     def merge(self, block: i64, double: i64) -> None:
         """Let a block keep the hint for a duplicate, and the blocks that followed the duplicate. law: SHARE-4."""
