@@ -30,7 +30,6 @@ from blockwright import (
 )
 from blockwright.errors import (
     BlockError,
-    BlockwrightError,
     DuplicateRequestError,
     InvalidArgumentError,
     UnknownRequestError,
@@ -213,11 +212,14 @@ def test_appending_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "item", [("", 0, 1), ("i", -1, 2), ("i", 0, 0), ("i", 0, -1), ("i", 0, 4), ("i", 3, 1), ("i", 2, 2), (5, 0, 1)]
+    "item", [("", 0, 1), ("i", -1, 2), ("i", 0, 0), ("i", 0, -1), ("i", 0, 4), ("i", 3, 1), ("i", 2, 2), (b"i", 0, 1)]
 )
 def test_bad_items(item: Any) -> None:
-    with pytest.raises(BlockwrightError, match=r"mm_items|identifier"):
+    with pytest.raises(InvalidArgumentError, match="mm_items"):
         Request("r", [1, 2, 3], 4, mm_items=[MultiModalItem("good", 0, 1), MultiModalItem(*item)])
+
+
+# ---------------------------------------------------------------------- batches
 
 
 def test_batches_that_do_not_fit_together() -> None:
