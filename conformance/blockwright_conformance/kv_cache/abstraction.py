@@ -62,4 +62,5 @@ def compared(observation: Observation, ordered: bool) -> Observation:
         listeners=None,
         counted=None,
         told=None,
+        kept=None,
     )

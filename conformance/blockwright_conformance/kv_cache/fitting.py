@@ -6,14 +6,16 @@ manager that is not run is not tested: a report in which nothing was run is a fa
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from blockwright_spec.manager.hits import found
+from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import When
-from blockwright_spec.manager.state import State
+from blockwright_spec.manager.state import State, initial
 
 from ..capabilities import Capabilities
 from ..checker.world import kind_of
@@ -40,16 +42,26 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
     "lookahead": lambda scope: any(scope.lookaheads),
     "encoder": lambda scope: scope.encoder,
     "extra keys": lambda scope: any(extra for extra, _ in scope.prompts),
+    "too long": lambda scope: scope.max_tokens > scope.config.max_model_len,
+    "empty hits": lambda scope: scope.config.caching and found(initial(scope.config, 1), (0, (0,) * scope.max_tokens), LRU).length,
 }
 
-NAMES: dict[str, dict[str, str]] = {what: FILE[what] for what in ("kinds", "calls", "features")}
+NAMES: dict[str, dict[str, str]] = {what: FILE[what] for what in ("kinds", "calls", "features", "lengths", "ways")}
 """Everything that a manager may declare, with its meaning."""
 
 
 def needs_of(scope: Scope) -> Capabilities:
     kinds = [kind_and_lengths(group.kind)[0] for group in scope.config.groups]
     features = (word for word, is_needed in FEATURES.items() if is_needed(scope))
-    return Capabilities(frozenset(kinds), frozenset(scope.calls), frozenset(features))
+    return Capabilities(frozenset(kinds), frozenset(scope.calls), frozenset(features), lengths=lengths_of([scope]))
+
+
+def lengths_of(scopes: Iterable[Scope]) -> dict[str, list[int]]:
+    """Return the lengths of the layers of some scopes, by their names."""
+    groups = [group for each in scopes for group in each.config.groups]
+    every = [("block size", each.block_size) for each in groups]
+    every += [pair for each in groups for pair in kind_and_lengths(each.kind)[1].items()]
+    return {name: sorted({length for other, length in every if other == name}) for name, _ in every}
 
 
 QUESTIONS = frozenset(("plan", "explain", "pin"))
@@ -97,6 +109,10 @@ def check_names(declared: Capabilities) -> None:
             f"{name!r} is none of the {what} ({hint(name, known)})"
             for name in sorted(frozenset(names) - known.keys(), key=str)
         ]
+    for name, known in lengths_of((*FOR_OTHERS["nightly"], *large_scopes())).items():
+        taken: Any = declared.lengths.get(name, known) if isinstance(declared.lengths, Mapping) else ()
+        if not isinstance(taken, Container) or not any(each in taken for each in known):
+            wrong.append(f"lengths: no scope has a {name} in {taken!r} (known: {', '.join(map(str, known))})")
     if wrong:
         raise ValueError(f"capabilities: {', '.join(wrong)}")
 
@@ -119,7 +135,7 @@ def fitted(scope: Scope, capabilities: Capabilities | None) -> Scope:
     if capabilities is None:
         return scope
     can = capabilities.features
-    changes: dict[str, Any] = {"calls": scope.calls & capabilities.calls}
+    changes: dict[str, Any] = {"calls": scope.calls & capabilities.calls, "ways": frozenset(capabilities.ways)}
     if "drafts" not in can:
         changes["drafts"] = 0
     if "lookahead" not in can:

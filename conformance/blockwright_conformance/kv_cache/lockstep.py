@@ -33,9 +33,9 @@ def choice_of(adapter: ManagerAdapter, state: State, reply: Reply, shown: Observ
     """Return the choice that the specification makes: the policy's, or the manager's observed one.
 
     Of the blocks that an action took, in the order of the requests that it served, each question is answered with the
-    first that are still free.
+    first that are still free. Who refuses has chosen nothing.
     """
-    if adapter.follows_policy:
+    if adapter.follows_policy or (reply.refused and not reply.served):
         return LRU
     hit = reply.hit.tables if reply.hit else ()
     taken = [block for given in reply.served for table in given.new for block in table]  # `Take` names no request

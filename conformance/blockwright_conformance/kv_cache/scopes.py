@@ -33,6 +33,8 @@ class Scope:
     encoder: int = 0
     outside: int = 0
     calls: frozenset[str] = field(default_factory=frozenset)
+    ways: frozenset[str] = frozenset()
+    """Ways of the manager, in which the specification follows it."""
 
 
 def rows_of(module: str) -> dict[str, Any]:

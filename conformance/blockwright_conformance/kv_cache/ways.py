@@ -1,0 +1,71 @@
+"""Ways in which managers of other makes differ, and in which the specification follows one that declares them.
+
+`Capabilities.ways` names them. What a way leaves open is taken from the manager; everything else is still compared.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.effects import adopted, requeued
+from blockwright_spec.manager.outcomes import Reason, Refusal
+from blockwright_spec.manager.publication import replaced
+from blockwright_spec.manager.state import Running, State, held_tables
+
+from .adapter import Observation, Tables
+from .outcome import ManagerOutcome
+from .parts import Reply
+
+
+class Followed(NamedTuple):
+    """A choice of a manager, with all that it answered and shows."""
+
+    choice: Choice
+    reply: Reply
+    shown: Observation
+
+
+def followed(ways: frozenset[str], state: State, outcome: ManagerOutcome, by: Followed) -> ManagerOutcome:
+    """Return the outcome of an action in a state, as a manager of some ways may have it."""
+    if "cautious" in ways and by.reply.refused and is_admission(state, outcome):
+        return ManagerOutcome(state, (), Refusal(Reason.NO_FREE_BLOCKS), outcome.hit)
+    after = outcome.state
+    if "forgets" in ways and by.shown.kept is not None:
+        after = forgotten(after, [block for block, _ in after.keys if block not in by.shown.kept])
+    if "deduplicates" in ways:
+        after = merged(after, by.shown.tables)
+    return outcome if after is outcome.state else replace(outcome, state=after)
+
+
+def is_admission(state: State, outcome: ManagerOutcome) -> bool:
+    """Return whether a request joined others that run."""
+    ran, runs = ([isinstance(each, Running) for each in now.requests] for now in (state, outcome.state))
+    return any(ran) and sum(runs) > sum(ran)
+
+
+def forgotten(state: State, blocks: Iterable[int]) -> State:
+    """Forget the contents of those of some blocks that no request holds."""
+    held = {block for table in held_tables(state) for block in table}
+    free = tuple(block for block in blocks if block not in held)
+    keys = tuple(pair for pair in state.keys if pair[0] not in free)
+    queue = tuple(block for block in state.queue if block not in free)
+    return requeued(replace(state, keys=keys, queue=queue), free) if free else state
+
+
+def merged(state: State, tables: tuple[Tables | None, ...]) -> State:
+    """Replace blocks in the tables of requests with those of equal content that a manager shows there."""
+    keys, gone = dict(state.keys), list[int]()
+    for slot, request in enumerate(state.requests):
+        pairs = zip(request.tables, tables[slot] or (), strict=False) if isinstance(request, Running) else ()
+        now = tuple(
+            tuple(
+                other if keys.get(own, own) == keys.get(other) else own
+                for own, other in zip(table, (*shown, *table[len(shown) :]), strict=False)
+            )
+            for table, shown in pairs
+        )
+        if isinstance(request, Running) and now and now != request.tables:
+            gone += [own for table, other in zip(request.tables, now, strict=True) for own in {*table} - {*other}]
+            state = adopted(replaced(state, slot, replace(request, tables=now)), now)
+    return forgotten(state, gone)
