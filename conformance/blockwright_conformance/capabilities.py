@@ -8,7 +8,7 @@ kept in a TOML file beside a manager's own tests, a table ``[[deviation]]`` for 
 
 import re
 import tomllib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from pathlib import Path
@@ -29,6 +29,7 @@ class Capabilities:
         absent: the reason for each of these that it lacks: shown beside the scopes that were left out.
         lengths: the lengths that it takes ("block size", "window", ...), each as a set or a range; others: all.
         ways: what it does otherwise than the specification, which then follows it (`kv_cache.ways`).
+        excludes: returns why it does not take a configuration, or "" if it does.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -38,6 +39,7 @@ class Capabilities:
     absent: Mapping[str, str] = field(default_factory=dict)
     lengths: Mapping[str, Container[int]] = field(default_factory=dict)
     ways: frozenset[str] = frozenset()
+    excludes: Callable[[Any], str] | None = None
 
     def lacks(self, needs: "Capabilities") -> list[str]:
         """Name the abilities that a scope needs and this manager lacks, with the reason if one is given.

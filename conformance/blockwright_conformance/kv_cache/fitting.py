@@ -126,8 +126,8 @@ def lacking(scope: Scope, capabilities: Capabilities | None) -> list[str]:
     """Name the abilities that a scope needs and a manager lacks; empty if it can run the scope."""
     if capabilities is None:
         return []
-    needs = needs_of(scope)
-    return capabilities.lacks(replace(needs, calls=needs.calls - QUESTIONS))
+    needs, why = needs_of(scope), capabilities.excludes(scope.config) if capabilities.excludes else ""
+    return capabilities.lacks(replace(needs, calls=needs.calls - QUESTIONS)) + [why] * bool(why)
 
 
 def fitted(scope: Scope, capabilities: Capabilities | None) -> Scope:

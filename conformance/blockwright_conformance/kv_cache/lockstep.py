@@ -35,7 +35,7 @@ def choice_of(adapter: ManagerAdapter, state: State, reply: Reply, shown: Observ
     Of the blocks that an action took, in the order of the requests that it served, each question is answered with the
     first that are still free. Who refuses has chosen nothing.
     """
-    if adapter.follows_policy or (reply.refused and not reply.served):
+    if adapter.follows_policy:
         return LRU
     hit = reply.hit.tables if reply.hit else ()
     taken = [block for given in reply.served for table in given.new for block in table]  # `Take` names no request
@@ -46,7 +46,7 @@ def choice_of(adapter: ManagerAdapter, state: State, reply: Reply, shown: Observ
     def take(queue: tuple[int, ...], count: int) -> tuple[int, ...]:
         return tuple([block for block in dict.fromkeys(taken) if block in queue][:count])
 
-    return Choice(take, LRU.order, lambda holders: next((each for each in holders if each in served), holders[0]))
+    return Choice(LRU.take if reply.refused and not taken else take, LRU.order, lambda holders: next((each for each in holders if each in served), holders[0]))
 
 
 def taken_for(state: State, slot: int, hit: Tables | None, shown: Observation) -> list[int]:

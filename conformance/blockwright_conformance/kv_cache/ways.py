@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.effects import adopted, requeued
-from blockwright_spec.manager.outcomes import Reason, Refusal
+from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.outcomes import Done, Reason, Refusal
 from blockwright_spec.manager.publication import replaced
 from blockwright_spec.manager.state import Running, State, held_tables
+from blockwright_spec.manager.transitions import trim
 
 from .adapter import Observation, Tables
 from .outcome import ManagerOutcome
@@ -31,6 +33,8 @@ def followed(ways: frozenset[str], state: State, outcome: ManagerOutcome, by: Fo
     if "cautious" in ways and by.reply.refused and is_admission(state, outcome):
         return ManagerOutcome(state, (), Refusal(Reason.NO_FREE_BLOCKS), outcome.hit)
     after = outcome.state
+    if "trims refused" in ways and outcome.refusal and by.reply.refused:
+        after = trimmed(after, by.shown.tables)
     if "forgets" in ways and by.shown.kept is not None:
         after = forgotten(after, [block for block, _ in after.keys if block not in by.shown.kept])
     if "deduplicates" in ways:
@@ -42,6 +46,15 @@ def is_admission(state: State, outcome: ManagerOutcome) -> bool:
     """Return whether a request joined others that run."""
     ran, runs = ([isinstance(each, Running) for each in now.requests] for now in (state, outcome.state))
     return any(ran) and sum(runs) > sum(ran)
+
+
+def trimmed(state: State, tables: tuple[Tables | None, ...]) -> State:
+    """Trim the requests that a manager has trimmed, as far as it may."""
+    for slot, request in enumerate(state.requests):
+        if isinstance(request, Running) and request.tables != tables[slot]:
+            done = trim(state, slot, request.computed, LRU)
+            state = done.state if isinstance(done, Done) else state
+    return state
 
 
 def forgotten(state: State, blocks: Iterable[int]) -> State:
