@@ -35,10 +35,10 @@ def followed(ways: frozenset[str], state: State, outcome: ManagerOutcome, by: Fo
     after = outcome.state
     if "trims refused" in ways and outcome.refusal and by.reply.refused:
         after = trimmed(after, by.shown.tables)
-    if "forgets" in ways and by.shown.kept is not None:
-        after = forgotten(after, [block for block, _ in after.keys if block not in by.shown.kept])
     if "deduplicates" in ways:
         after = merged(after, by.shown.tables)
+    if "forgets" in ways and by.shown.kept is not None:
+        after = forgotten(after, [block for block, _ in after.keys if block not in by.shown.kept])
     return outcome if after is outcome.state else replace(outcome, state=after)
 
 
