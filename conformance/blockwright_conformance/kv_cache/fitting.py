@@ -9,23 +9,28 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import When
-from blockwright_spec.manager.state import State, initial
+from blockwright_spec.manager.state import Config, State, initial
 
 from ..capabilities import Capabilities
 from ..checker.world import kind_of
 from ..gates import GateResult, Profile, factory_of
 from .calls import KINDS
-from .scopes import FILE, FOR_OTHERS, Scope, kind_and_lengths, large_scopes, option
+from .scopes import DERIVED, FILE, FOR_OTHERS, Scope, kind_and_lengths, large_scopes, option
 
 
 def has(name: str, scope: Scope) -> bool:
     return bool(option(scope.config, name))
+
+
+@cache
+def longest_empty_hit(config: Config, tokens: int) -> int:
+    return found(initial(config, 1), (0, (0,) * tokens), LRU).length
 
 
 OPTIONS = {each: each for each in ("caching", "eagle", "overlaps", "settles", "watermark", "counts")} | {
@@ -43,7 +48,7 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
     "encoder": lambda scope: scope.encoder,
     "extra keys": lambda scope: any(extra for extra, _ in scope.prompts),
     "too long": lambda scope: scope.max_tokens > scope.config.max_model_len,
-    "empty hits": lambda scope: scope.config.caching and found(initial(scope.config, 1), (0, (0,) * scope.max_tokens), LRU).length,
+    "empty hits": lambda scope: scope.config.caching and longest_empty_hit(scope.config, scope.max_tokens),
 }
 
 NAMES: dict[str, dict[str, str]] = {what: FILE[what] for what in ("kinds", "calls", "features", "lengths", "ways")}
@@ -227,7 +232,7 @@ OWN_LENGTH: Final = {"sliding": "window", "sinks": "window", "chunked": "chunk"}
 """The length that decides what a layer of a kind keeps."""
 
 PLACES: Final = ("below", "at", "above")
-"""Where a length may lie beside a block; a chunk is never below a block, which would hold parts of two."""
+"""Where a length may lie beside a block."""
 
 
 def met(scopes: Sequence[Scope], can: Capabilities, fired: Mapping[str, Mapping[str, int]] | None = None) -> list[Met]:
@@ -236,7 +241,7 @@ def met(scopes: Sequence[Scope], can: Capabilities, fired: Mapping[str, Mapping[
     `fired` is what happened in each scope, by its name (`reached`).
     """
     ran = [each for each in scopes if fired is None or fired.get(each.name)]
-    rows = [kind_met(kind, ran, "groups" in can.features) for kind in sorted(can.kinds)]
+    rows = [kind_met(kind, ran, fitting(DERIVED, can)) for kind in sorted(can.kinds)]
     for what in ("call", "feature"):
         for name in sorted(getattr(can, f"{what}s")):
             word, asks = f"{what} {name}", [each for each in scopes if name in getattr(needs_of(each), f"{what}s")]
@@ -295,27 +300,29 @@ def never_asked(profile: Profile) -> list[str]:
     return [] if can is None else [each.name for each in met(scopes, can) if not each.scopes]
 
 
-def kind_met(kind: str, scopes: Sequence[Scope], groups: bool) -> Met:
-    sizes, places, company = set(), set(), set()
-    for each in scopes:
-        for group in each.config.groups:
-            name, lengths = kind_and_lengths(group.kind)
-            if name == kind:
-                own, size = lengths.get(OWN_LENGTH.get(kind, ""), 0), group.block_size
-                sizes.add(size)
-                places.add(PLACES[1 + (own > size) - (own < size)])
-                company.add("alone" if len(each.config.groups) == 1 else "with other groups")
+def shapes_of(kind: str, scopes: Iterable[Scope]) -> tuple[set[int], set[str], set[str]]:
+    """Return the block sizes of a kind of layer, where its own length lies beside them, and whether it was alone."""
+    every = [(each, *kind_and_lengths(group.kind), group.block_size) for each in scopes for group in each.config.groups]
+    mine = [
+        (lengths.get(OWN_LENGTH.get(kind, ""), 0), size, each) for each, name, lengths, size in every if name == kind
+    ]
+    places = {PLACES[1 + (own > size) - (own < size)] for own, size, _ in mine}
+    company = {"alone" if len(each.config.groups) == 1 else "with other groups" for *_, each in mine}
+    return {size for _, size, _ in mine}, places, company
+
+
+def kind_met(kind: str, scopes: Sequence[Scope], possible: Sequence[Scope]) -> Met:
+    """Return how a kind was met, and what of that which the scopes that are `possible` have was not."""
     count = sum(kind in needs_of(each).kinds for each in scopes)
     if not count:
         return Met(f"kind {kind}", 0, "", "never met")
-    how, missing = [f"blocks of {', '.join(map(str, sorted(sizes)))}"], ["at one block size only"] * (len(sizes) == 1)
-    if length := OWN_LENGTH.get(kind):
-        how.append(f"{length} {', '.join(each for each in PLACES if each in places)} a block")
-        missing += [f"no {length} {each} a block" for each in PLACES[kind == "chunked" :] if each not in places]
-    how.append(", ".join(sorted(company)))
-    wanted = ("with other groups",) if kind == "cross" else ("alone", "with other groups")[: 1 + groups]
-    missing += [f"never {each}" for each in wanted if each not in company]
-    return Met(f"kind {kind}", count, "; ".join(how), "; ".join(missing))
+    (sizes, places, company), (every, sides, others) = shapes_of(kind, scopes), shapes_of(kind, possible)
+    how, length = [f"blocks of {', '.join(map(str, sorted(sizes)))}"], OWN_LENGTH.get(kind)
+    how += [f"{length} {', '.join(each for each in PLACES if each in places)} a block"] * bool(length)
+    missing = ["at one block size only"] * (len(sizes) == 1 < len(every))
+    missing += [f"no {length} {each} a block" for each in PLACES if length and each in sides - places]
+    missing += [f"never {each}" for each in sorted(others - company)]
+    return Met(f"kind {kind}", count, "; ".join((*how, ", ".join(sorted(company)))), "; ".join(missing))
 
 
 def not_run(names: Sequence[str], profile: Profile, rows: Sequence[GateResult], whole: bool) -> list[GateResult]:

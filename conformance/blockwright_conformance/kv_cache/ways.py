@@ -30,7 +30,8 @@ class Followed(NamedTuple):
 
 def followed(ways: frozenset[str], state: State, outcome: ManagerOutcome, by: Followed) -> ManagerOutcome:
     """Return the outcome of an action in a state, as a manager of some ways may have it."""
-    if "cautious" in ways and by.reply.refused and is_admission(state, outcome):
+    ran, run = ([isinstance(each, Running) for each in now.requests] for now in (state, outcome.state))
+    if "cautious" in ways and by.reply.refused and any(ran) and sum(run) > sum(ran):
         return ManagerOutcome(state, (), Refusal(Reason.NO_FREE_BLOCKS), outcome.hit)
     after = outcome.state
     if "trims refused" in ways and outcome.refusal and by.reply.refused:
@@ -42,12 +43,6 @@ def followed(ways: frozenset[str], state: State, outcome: ManagerOutcome, by: Fo
     return outcome if after is outcome.state else replace(outcome, state=after)
 
 
-def is_admission(state: State, outcome: ManagerOutcome) -> bool:
-    """Return whether a request joined others that run."""
-    ran, runs = ([isinstance(each, Running) for each in now.requests] for now in (state, outcome.state))
-    return any(ran) and sum(runs) > sum(ran)
-
-
 def trimmed(state: State, tables: tuple[Tables | None, ...]) -> State:
     """Trim the requests that a manager has trimmed, as far as it may."""
     for slot, request in enumerate(state.requests):
@@ -57,28 +52,25 @@ def trimmed(state: State, tables: tuple[Tables | None, ...]) -> State:
     return state
 
 
-def forgotten(state: State, blocks: Iterable[int]) -> State:
-    """Forget the contents of those of some blocks that no request holds."""
-    held = {block for table in held_tables(state) for block in table}
-    free = tuple(block for block in blocks if block not in held)
-    keys = tuple(pair for pair in state.keys if pair[0] not in free)
-    queue = tuple(block for block in state.queue if block not in free)
-    return requeued(replace(state, keys=keys, queue=queue), free) if free else state
-
-
 def merged(state: State, tables: tuple[Tables | None, ...]) -> State:
     """Replace blocks in the tables of requests with those of equal content that a manager shows there."""
-    keys, gone = dict(state.keys), list[int]()
+    keys, gone = dict(state.keys), set[int]()
+
+    def entry(own: int, shown: int) -> int:
+        return shown if keys.get(own, own) == keys.get(shown) else own
+
     for slot, request in enumerate(state.requests):
         pairs = zip(request.tables, tables[slot] or (), strict=False) if isinstance(request, Running) else ()
-        now = tuple(
-            tuple(
-                other if keys.get(own, own) == keys.get(other) else own
-                for own, other in zip(table, (*shown, *table[len(shown) :]), strict=False)
-            )
-            for table, shown in pairs
-        )
+        now = tuple(tuple(map(entry, own, (*shown, *own[len(shown) :]))) for own, shown in pairs)
         if isinstance(request, Running) and now and now != request.tables:
-            gone += [own for table, other in zip(request.tables, now, strict=True) for own in {*table} - {*other}]
+            gone |= {*sum(request.tables, ())} - {*sum(now, ())}
             state = adopted(replaced(state, slot, replace(request, tables=now)), now)
     return forgotten(state, gone)
+
+
+def forgotten(state: State, blocks: Iterable[int]) -> State:
+    """Forget the contents of those of some blocks that no request holds."""
+    free = {*blocks}.difference(*held_tables(state))
+    keys = tuple(pair for pair in state.keys if pair[0] not in free)
+    queue = tuple(block for block in state.queue if block not in free)
+    return requeued(replace(state, keys=keys, queue=queue), tuple(sorted(free))) if free else state

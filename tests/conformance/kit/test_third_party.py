@@ -220,12 +220,15 @@ def test_scopes_follow_from_what_is_declared() -> None:
     """However little is declared, each kind is met at both sizes, and no two scopes ask the same."""
     for kind in LAYERS:
         for calls in (frozenset[str](), frozenset({"chunks", "preempt"})):
-            few = {"uncached", "encoder"} if kind == "cross" else {"caching"}
+            few = {"uncached", "encoder"} if kind == "cross" else {"caching", "empty hits"}
             kinds = {kind, "full"} if kind == "cross" else {kind}
             can = Capabilities(frozenset(kinds), calls, frozenset(few | {"groups", "block sizes"}))
             for profile in FOR_OTHERS:
                 scopes = fitting(FOR_OTHERS[profile], can)
-                assert [each.name for each in met(scopes, can) if each.missing] == [], profile
+                rows = {each.name: each for each in met(scopes, can) if each.name != "feature empty hits"}
+                assert [name for name, each in rows.items() if each.missing] == [], profile
+                assert "blocks of 1, 2" in (how := rows[f"kind {kind}"].how)
+                assert kind not in ("sliding", "sinks") or "window below, at, above a block; alone, with" in how
                 assert len({replace(each, name="") for each in scopes}) == len(scopes)
 
 
