@@ -33,7 +33,7 @@ def choice_of(adapter: ManagerAdapter, state: State, reply: Reply, shown: Observ
     """Return the choice that the specification makes: the policy's, or the manager's observed one.
 
     Of the blocks that an action took, in the order of the requests that it served, each question is answered with the
-    first that are still free. Who refuses has chosen nothing.
+    first that are still free.
     """
     if adapter.follows_policy:
         return LRU
@@ -46,11 +46,10 @@ def choice_of(adapter: ManagerAdapter, state: State, reply: Reply, shown: Observ
     def take(queue: tuple[int, ...], count: int) -> tuple[int, ...]:
         return tuple([block for block in dict.fromkeys(taken) if block in queue][:count])
 
-    return Choice(
-        LRU.take if reply.refused and not taken else take,
-        LRU.order,
-        lambda holders: next((each for each in holders if each in served), holders[0]),
-    )
+    def serve(holders: tuple[int, ...]) -> int:
+        return next((each for each in holders if each in served), holders[0])
+
+    return Choice(LRU.take if reply.refused and not taken else take, LRU.order, serve)
 
 
 def taken_for(state: State, slot: int, hit: Tables | None, shown: Observation) -> list[int]:

@@ -5,9 +5,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
 
-from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.effects import adopted, requeued
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Reason, Refusal
@@ -20,26 +18,20 @@ from .outcome import ManagerOutcome
 from .parts import Reply
 
 
-class Followed(NamedTuple):
-    """A choice of a manager, with all that it answered and shows."""
-
-    choice: Choice
-    reply: Reply
-    shown: Observation
-
-
-def followed(ways: frozenset[str], state: State, outcome: ManagerOutcome, by: Followed) -> ManagerOutcome:
+def followed(
+    ways: frozenset[str], state: State, outcome: ManagerOutcome, reply: Reply, shown: Observation
+) -> ManagerOutcome:
     """Return the outcome of an action in a state, as a manager of some ways may have it."""
     ran, run = ([isinstance(each, Running) for each in now.requests] for now in (state, outcome.state))
-    if "cautious" in ways and by.reply.refused and any(ran) and sum(run) > sum(ran):
+    if "cautious" in ways and reply.refused and any(ran) and sum(run) > sum(ran):
         return ManagerOutcome(state, (), Refusal(Reason.NO_FREE_BLOCKS), outcome.hit)
     after = outcome.state
-    if "trims refused" in ways and outcome.refusal and by.reply.refused:
-        after = trimmed(after, by.shown.tables)
+    if "trims refused" in ways and outcome.refusal and reply.refused:
+        after = trimmed(after, shown.tables)
     if "deduplicates" in ways:
-        after = merged(after, by.shown.tables)
-    if "forgets" in ways and by.shown.kept is not None:
-        after = forgotten(after, [block for block, _ in after.keys if block not in by.shown.kept])
+        after = merged(after, shown.tables)
+    if "forgets" in ways and shown.kept is not None:
+        after = forgotten(after, [block for block, _ in after.keys if block not in shown.kept])
     return outcome if after is outcome.state else replace(outcome, state=after)
 
 

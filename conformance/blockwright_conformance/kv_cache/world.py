@@ -21,7 +21,7 @@ from .parts import Reply, names_of
 from .requests import GrowEach
 from .scopes import Scope
 from .symmetry import Names
-from .ways import Followed, followed
+from .ways import followed
 
 Factory = Callable[[Config], ManagerAdapter]
 
@@ -101,15 +101,13 @@ class KVCacheWorld(World[State, ManagerAdapter]):
 
     def choices(self, model: ManagerAdapter, state: State, action: Any, reply: Reply, shown: Any) -> Any:
         slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else range(len(state.requests))
-        if not self.scope.ways:
-            return (lockstep.choice_of(model, state, reply, shown, tuple(slots)),)
         slots = () if "deduplicates" in self.scope.ways else slots  # a block that was replaced is in no table
-        return (Followed(lockstep.choice_of(model, state, reply, shown, tuple(slots)), reply, shown),)
+        return ((lockstep.choice_of(model, state, reply, shown, tuple(slots)), reply, shown),)
 
     def meaning(self, state: State, action: Any, choice: Any = None) -> Any:
-        if not isinstance(choice, Followed):
-            return super().meaning(state, action, choice)
-        return followed(self.scope.ways, state, super().meaning(state, action, choice.choice), choice)
+        made, *by = choice or (None,)
+        outcome: Any = super().meaning(state, action, made)
+        return followed(self.scope.ways, state, outcome, *by) if self.scope.ways and by else outcome
 
     def observe(self, model: ManagerAdapter, state: State) -> Observation:
         if self.is_long:
