@@ -4,14 +4,15 @@ An entry of the tree is a page of slots. A request locks the path that it reads;
 the tree has the same already, the tree's pages stand in the table from then on.
 """
 
-import copy
 from array import array
-from typing import Any, Self
+from typing import Any
 
 import torch
-from blockwright_conformance import Capabilities, Found, Observation
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey
+
+from base import Adapter
+from blockwright_conformance import Capabilities, Found, Observation
 
 
 class Pages:
@@ -26,41 +27,42 @@ class Pages:
         self.free += [slot // self.size for slot in slots[:: self.size].tolist()]
 
 
-class TreeAdapter:
+class TreeAdapter(Adapter):
     capabilities = Capabilities(
         kinds=frozenset({"full"}),
         calls=frozenset({"chunks", "preempt", "reset"}),
         features=frozenset({"caching", "extra keys"}),
         ways=frozenset({"forgets", "deduplicates"}),
     )
-    errors, stale, follows_policy = (), (), False
 
     def __init__(self, config: Any) -> None:
+        super().__init__()
         self.size = config.groups[0].block_size
         self.pages = Pages(config.num_blocks, self.size)
         self.tree = RadixCache.create_simulated(mock_allocator=self.pages, page_size=self.size)
-        self.tokens, self.tables, self.locks = {}, {}, {}
-
-    def copy(self) -> Self:
-        return copy.deepcopy(self)
+        self.tables: dict[str, list[int]] = {}
+        self.locks: dict[str, Any] = {}
 
     def send(self, name: str, prefix: Any) -> None:
-        self.tokens[name] = (str(prefix[0]), array("q", prefix[1]))
-
-    def forget(self, name: str) -> None:
-        self.tokens.pop(name, None)
+        self.requests[name] = (str(prefix[0]), array("q", prefix[1]))
 
     def append(self, name: str, tokens: tuple[int, ...]) -> None:
-        self.tokens[name][1].extend(tokens)
+        self.requests[name][1].extend(tokens)
 
-    def match(self, name: str, end: int) -> Any:
-        extra, tokens = self.tokens[name]
-        node = self.tree.match_prefix(MatchPrefixParams(RadixKey(tokens[:end], extra))).last_device_node
-        slots = self.tree.path_device_indices(node) if node is not self.tree.root_node else torch.empty(0)
-        return node, [slot // self.size for slot in slots[:: self.size].int().tolist()]
+    def key(self, name: str, end: int) -> RadixKey:
+        extra, tokens = self.requests[name]
+        return RadixKey(tokens[:end], extra)
+
+    def path(self, node: Any) -> list[int]:
+        slots = [] if node is self.tree.root_node else self.tree.path_device_indices(node).tolist()
+        return [slot // self.size for slot in slots[:: self.size]]
+
+    def match(self, name: str, end: int) -> tuple[Any, list[int]]:
+        node = self.tree.match_prefix(MatchPrefixParams(self.key(name, end))).last_device_node
+        return node, self.path(node)
 
     def find(self, name: str) -> Found:
-        _, hit = self.match(name, len(self.tokens[name][1]) - 1)
+        _, hit = self.match(name, len(self.requests[name][1]) - 1)
         return Found(len(hit) * self.size, (tuple(hit),))
 
     def allocate(self, name: str, computed: int, step: Any, length: int, hit_of: str | None) -> Any:
@@ -70,8 +72,7 @@ class TreeAdapter:
             self.tree.inc_lock_ref(self.locks[name])
         begin = len(self.tables[name])
         missing = -(-end // self.size) - begin
-        if missing > len(self.pages.free):
-            self.tree.evict(EvictParams(num_tokens=(missing - len(self.pages.free)) * self.size))
+        self.tree.evict(EvictParams(num_tokens=max(0, missing - len(self.pages.free)) * self.size))
         if missing > len(self.pages.free):
             if not computed:
                 self.free(name)
@@ -82,11 +83,10 @@ class TreeAdapter:
         return (new,)
 
     def insert(self, name: str, end: int) -> None:
-        extra, tokens = self.tokens[name]
         slots = torch.tensor([page * self.size + at for page in self.tables[name] for at in range(self.size)])
-        there = self.tree.insert(InsertParams(RadixKey(tokens[:end], extra), slots)).prefix_len // self.size
+        self.tree.insert(InsertParams(self.key(name, end), slots))
         node, owned = self.match(name, end)
-        self.pages.free += [page for page in self.tables[name][:there] if page not in owned]
+        self.pages.free += [page for page in self.tables[name][: len(owned)] if page not in owned]
         self.tables[name][: len(owned)] = owned
         self.tree.inc_lock_ref(node)
         self.tree.dec_lock_ref(self.locks[name])
@@ -95,16 +95,13 @@ class TreeAdapter:
     def free(self, name: str) -> None:
         node, table = self.locks.pop(name, None), self.tables.pop(name, [])
         if node is not None:
-            owned = self.tree.path_device_indices(node).tolist() if node is not self.tree.root_node else []
-            self.pages.free += table[len(owned) // self.size :]
+            self.pages.free += table[len(self.path(node)) :]
             self.tree.dec_lock_ref(node)
 
     def reset(self) -> bool:
         if not self.tables:
             self.tree.evict(EvictParams(num_tokens=self.tree.total_size()))
         return not self.tables
-
-    def common_prefix(self, name: str, running: int) -> None: ...
 
     def observe(self, names: tuple[str, ...]) -> Observation:
         nodes, slots = list(self.tree.root_node.children.values()), []
@@ -114,5 +111,3 @@ class TreeAdapter:
         kept = tuple(slot // self.size for slot in slots[:: self.size])
         shown = tuple((tuple(self.tables[name]),) if name in self.tables else None for name in names)
         return Observation(shown, free=len(self.pages.free) + len(kept), kept=kept)
-
-    def check(self) -> None: ...

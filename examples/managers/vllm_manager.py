@@ -1,27 +1,24 @@
 """vLLM's `KVCacheManager` (0.32) under the kit: its scheduler's side of each call."""
 
-import copy
-import logging
 import math
-import os
-from typing import Any, Self
+from typing import Any
 
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 import torch
-from blockwright_conformance import Capabilities, Found, Observation
-from blockwright_spec.manager.outcomes import Publication
-from blockwright_spec.reads import Chunked, Full
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1 import kv_cache_interface as specs
+from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.request import Request
 
+from base import Adapter
+from blockwright_conformance import Capabilities, Found, Observation
+from blockwright_spec.manager.outcomes import Publication
+from blockwright_spec.reads import Chunked, Full
+
 register_all_kvcache_specs(None)
-init_none_hash(sha256)
-logging.getLogger("vllm").setLevel(logging.ERROR)
+kv_cache_utils.init_none_hash(sha256)
 
 
 def spec_of(group: Any) -> Any:
@@ -33,41 +30,35 @@ def spec_of(group: Any) -> Any:
     return specs.SlidingWindowSpec(**own, sliding_window=group.kind.window)
 
 
-def chunks_of_unequal_blocks(config: Any) -> str:
+def excluded(config: Any) -> str:
     has_chunks = any(isinstance(group.kind, Chunked) for group in config.groups)
     return "chunks beside blocks of another size" * (has_chunks and len({g.block_size for g in config.groups}) > 1)
 
 
-class VllmAdapter:
+class VllmAdapter(Adapter):
     capabilities = Capabilities(
         kinds=frozenset({"full", "sliding", "chunked"}),
         calls=frozenset({"chunks", "later", "trim", "preempt", "reset", "unasked", "adopt"}),
         features=frozenset({"caching", "uncached", "groups", "block sizes", "lookahead", "extra keys"}),
         lengths={"window": range(2, 1 << 20)},
         ways=frozenset({"trims refused"}),
-        excludes=chunks_of_unequal_blocks,
+        excludes=excluded,
         absent={"window": "of one token: a block is looked for that no token reads", "too long": "slots stop there"},
     )
-    errors, stale, follows_policy = (), (), False
 
     def __init__(self, config: Any) -> None:
-        sizes = [group.block_size for group in config.groups]
+        super().__init__()
+        self.sizes, self.hits = [group.block_size for group in config.groups], {}
         groups = [specs.KVCacheGroupSpec([f"layer.{at}"], spec_of(each)) for at, each in enumerate(config.groups)]
         made = specs.KVCacheConfig(num_blocks=config.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
-        self.sizes, unit = sizes, math.gcd(*sizes)
-        self.manager = KVCacheManager(made, config.max_model_len, math.lcm(*sizes), unit, enable_caching=config.caching)
-        self.hasher = get_request_block_hasher(unit, sha256)
-        self.requests, self.hits = {}, {}
-
-    def copy(self) -> Self:
-        return copy.deepcopy(self, {id(each): each for each in (self.manager.kv_cache_config, self.hasher)})
+        lengths = config.max_model_len, math.lcm(*self.sizes), math.gcd(*self.sizes)
+        self.manager = KVCacheManager(made, *lengths, enable_caching=config.caching)
+        self.hasher = kv_cache_utils.get_request_block_hasher(lengths[2], sha256)
+        self.shared += [made, self.hasher]
 
     def send(self, name: str, prefix: Any) -> None:
-        salt = {"cache_salt": str(prefix[0])} if prefix[0] else {}
-        self.requests[name] = Request(name, list(prefix[1]), SamplingParams(), None, block_hasher=self.hasher, **salt)
-
-    def forget(self, name: str) -> None:
-        self.requests.pop(name, None)
+        own = {"block_hasher": self.hasher, "cache_salt": str(prefix[0]) if prefix[0] else None}
+        self.requests[name] = Request(name, list(prefix[1]), SamplingParams(), None, **own)
 
     def append(self, name: str, tokens: tuple[int, ...]) -> None:
         self.requests[name].append_output_token_ids(list(tokens))
@@ -76,15 +67,18 @@ class VllmAdapter:
         self.hits[name], length, _ = self.manager.get_computed_blocks(self.requests[name])
         return Found(length, tuple(map(tuple, self.hits[name].get_block_ids())) if length else ())
 
+    def table(self, name: str) -> Any:  # by `get`: the dictionary makes an entry for a name that it does not have
+        parts = [each.req_to_blocks.get(name, ()) for each in self.manager.coordinator.single_type_managers]
+        return tuple(tuple(block.block_id for block in part) for part in parts)
+
     def allocate(self, name: str, computed: int, step: Any, length: int, hit_of: str | None) -> Any:
         self.manager.new_step_starts()
-        request, hit = self.requests[name], self.hits.get(hit_of)
-        request.num_computed_tokens = computed
-        begins = [len(part) for part in self.table(name)] if computed else [length // size for size in self.sizes]
-        later = step.publication is Publication.LATER
-        if self.manager.allocate_slots(request, step.new, length, hit, step.lookahead, delay_cache_blocks=later) is None:
+        self.requests[name].num_computed_tokens = computed
+        begins = map(len, self.table(name)) if computed else [length // size for size in self.sizes]
+        asked = (step.new, length, self.hits.get(hit_of), step.lookahead), step.publication is Publication.LATER
+        if self.manager.allocate_slots(self.requests[name], *asked[0], delay_cache_blocks=asked[1]) is None:
             return None
-        return tuple(tuple(table[begin:]) for table, begin in zip(self.table(name), begins, strict=True))
+        return tuple(part[begin:] for part, begin in zip(self.table(name), begins, strict=True))
 
     def publish(self, name: str, end: int) -> None:
         self.manager.cache_blocks(self.requests[name], end)
@@ -96,17 +90,9 @@ class VllmAdapter:
         self.manager.free(self.requests[name])
 
     def reset(self) -> bool:
-        return self.manager.reset_prefix_cache()
-
-    def common_prefix(self, name: str, running: int) -> None: ...  # 0 since cascade attention is gone
-
-    def table(self, name: str) -> Any:  # by `get`: the dictionary makes an entry for a name that it does not have
-        parts = [each.req_to_blocks.get(name, ()) for each in self.manager.coordinator.single_type_managers]
-        return tuple(tuple(block.block_id for block in part) for part in parts)
+        return bool(self.manager.reset_prefix_cache())
 
     def observe(self, names: tuple[str, ...]) -> Observation:
         tables, pool = map(self.table, names), self.manager.block_pool
         shown = tuple(table if any(table) else None for table in tables)
         return Observation(shown, references=tuple(b.ref_cnt for b in pool.blocks), free=pool.get_num_free_blocks())
-
-    def check(self) -> None: ...
