@@ -13,7 +13,7 @@ def whole_prompt_is_hit() -> str:
 
 
 def equal_block_is_overwritten() -> str:
-    """Free the later one of two equal blocks, which is the one in the dictionary: the other, still held, is not found."""
+    """Free the later of two equal blocks, which the dictionary has: the other one, still held, is not found."""
     Sequence.block_size = 2
     manager, one, other, third = BlockManager(8, 2), Sequence([1, 2, 3]), Sequence([1]), Sequence([1, 2, 3])
     manager.allocate(one)
