@@ -24,7 +24,7 @@ from blockwright_conformance import ConformanceError, run_conformance
 from blockwright_conformance.capabilities import Capabilities, Deviation, Standing, expected_of, judged
 from blockwright_conformance.gates import GateResult
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.fitting import fitting, lacking, met
+from blockwright_conformance.kv_cache.fitting import fitting, lacking, lengths_of, met
 from blockwright_conformance.kv_cache.gate import judged as explored
 from blockwright_conformance.kv_cache.scopes import FOR_OTHERS, LAYERS, large_scopes
 
@@ -230,6 +230,10 @@ def test_scopes_follow_from_what_is_declared() -> None:
                 assert "blocks of 1, 2" in (how := rows[f"kind {kind}"].how)
                 assert kind not in ("sliding", "sinks") or "window below, at, above a block; alone, with" in how
                 assert len({replace(each, name="") for each in scopes}) == len(scopes)
+            bound = replace(can, lengths={"block size": {2}, "window": {1, 2}}, absent={"window": "short"})
+            scopes = fitting(FOR_OTHERS["quick"], bound)
+            rows = {each.name: each for each in met(scopes, bound)}
+            assert (rows[f"kind {kind}"].missing, lengths_of(scopes)["block size"]) == ("", [2])
 
 
 @pytest.mark.parametrize(
@@ -240,6 +244,9 @@ def test_scopes_follow_from_what_is_declared() -> None:
         ("features", {"cacheing"}, "did you mean 'caching'"),
         ("calls", {"zzz"}, "'zzz' is none of the calls .known: abort, adopt, "),
         ("kinds", "full", "expected a set of names, not the text 'full'"),
+        ("ways", {"forget"}, "did you mean 'forgets'"),
+        ("lengths", {"block": {1}}, "did you mean 'block size'"),
+        ("lengths", {"block size": {16}}, "no scope has a block size in .16. .known: 1, 2"),
     ],
 )
 def test_unknown_names_are_refused_with_the_nearest(what: str, names: Any, fault: str) -> None:
