@@ -9,7 +9,9 @@ def whole_prompt_is_hit() -> str:
     manager, one, other = BlockManager(4, 2), Sequence([1, 2]), Sequence([1, 2])
     manager.allocate(one)
     manager.allocate(other)
-    return f"{other.num_cached_tokens} of {len(other)} tokens are cached" * (other.num_cached_tokens == len(other))
+    return (
+        f"{other.num_cached_tokens} of {len(other)} tokens are cached" if other.num_cached_tokens == len(other) else ""
+    )
 
 
 def equal_block_is_overwritten() -> str:
@@ -22,7 +24,7 @@ def equal_block_is_overwritten() -> str:
     manager.may_append(other)
     manager.deallocate(other)
     manager.allocate(third)
-    return f"block {one.block_table[0]} holds the prefix, and is not hit" * (third.num_cached_tokens == 0)
+    return "" if third.num_cached_tokens else f"block {one.block_table[0]} holds the prefix, and is not hit"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ sys.modules.setdefault("nanovllm", package)
 from nanovllm.engine.block_manager import BlockManager  # noqa: E402
 from nanovllm.engine.sequence import Sequence  # noqa: E402
 
+__all__ = ["BlockManager", "NanoAdapter", "Sequence"]
+
 
 class Seq(Sequence):  # type: ignore[misc]
     def __deepcopy__(self, memo: Any) -> Any:  # its own `__getstate__` leaves tokens out

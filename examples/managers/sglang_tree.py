@@ -104,7 +104,7 @@ class TreeAdapter(Adapter):
         return not self.tables
 
     def observe(self, names: tuple[str, ...]) -> Observation:
-        nodes, slots = list(self.tree.root_node.children.values()), []
+        nodes, slots = list(self.tree.root_node.children.values()), list[int]()
         for node in nodes:
             nodes += node.children.values()
             slots += node.value.tolist() if node.lock_ref == 0 else []

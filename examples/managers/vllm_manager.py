@@ -48,7 +48,8 @@ class VllmAdapter(Adapter):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        self.sizes, self.hits = [group.block_size for group in config.groups], {}
+        self.sizes = [group.block_size for group in config.groups]
+        self.hits: dict[str | None, Any] = {}
         groups = [specs.KVCacheGroupSpec([f"layer.{at}"], spec_of(each)) for at, each in enumerate(config.groups)]
         made = specs.KVCacheConfig(num_blocks=config.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
         lengths = config.max_model_len, math.lcm(*self.sizes), math.gcd(*self.sizes)

@@ -114,10 +114,10 @@ def check_names(declared: Capabilities) -> None:
             f"{name!r} is none of the {what} ({hint(name, known)})"
             for name in sorted(frozenset(names) - known.keys(), key=str)
         ]
-    for name, known in lengths_of((*FOR_OTHERS["nightly"], *large_scopes())).items():
-        taken: Any = declared.lengths.get(name, known) if isinstance(declared.lengths, Mapping) else ()
-        if not isinstance(taken, Container) or not any(each in taken for each in known):
-            wrong.append(f"lengths: no scope has a {name} in {taken!r} (known: {', '.join(map(str, known))})")
+    for name, lengths in lengths_of((*FOR_OTHERS["nightly"], *large_scopes())).items():
+        taken: Any = declared.lengths.get(name, lengths) if isinstance(declared.lengths, Mapping) else ()
+        if not isinstance(taken, Container) or not any(each in taken for each in lengths):
+            wrong.append(f"lengths: no scope has a {name} in {taken!r} (known: {', '.join(map(str, lengths))})")
     if wrong:
         raise ValueError(f"capabilities: {', '.join(wrong)}")
 
@@ -195,11 +195,8 @@ def unusable(profile: Profile) -> str:
     except Exception as error:
         return f"the factory raised {type(error).__name__} when it was called with a Config: {error}"
     missing = [name for name in MEMBERS if not hasattr(manager, name)]
-    if missing:
-        return (
-            f"the factory returned {type(manager).__name__!r}, which has no {', '.join(missing)} (see ManagerAdapter)"
-        )
-    return ""
+    name = type(manager).__name__
+    return f"the factory returned {name!r}, which has no {', '.join(missing)} (see ManagerAdapter)" if missing else ""
 
 
 def lacks(scopes: Iterable[Scope], can: Capabilities | None) -> dict[str, list[str]]:
@@ -302,13 +299,16 @@ def never_asked(profile: Profile) -> list[str]:
 
 def shapes_of(kind: str, scopes: Iterable[Scope]) -> tuple[set[int], set[str], set[str]]:
     """Return the block sizes of a kind of layer, where its own length lies beside them, and whether it was alone."""
-    every = [(each, *kind_and_lengths(group.kind), group.block_size) for each in scopes for group in each.config.groups]
+    every = [
+        (group, *kind_and_lengths(group.kind), len(each.config.groups))
+        for each in scopes
+        for group in each.config.groups
+    ]
     mine = [
-        (lengths.get(OWN_LENGTH.get(kind, ""), 0), size, each) for each, name, lengths, size in every if name == kind
+        (got.get(OWN_LENGTH.get(kind, ""), 0), at.block_size, count) for at, name, got, count in every if name == kind
     ]
     places = {PLACES[1 + (own > size) - (own < size)] for own, size, _ in mine}
-    company = {"alone" if len(each.config.groups) == 1 else "with other groups" for *_, each in mine}
-    return {size for _, size, _ in mine}, places, company
+    return {size for _, size, _ in mine}, places, {"with other groups" if count > 1 else "alone" for *_, count in mine}
 
 
 def kind_met(kind: str, scopes: Sequence[Scope], possible: Sequence[Scope]) -> Met:

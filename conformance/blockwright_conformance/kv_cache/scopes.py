@@ -91,14 +91,9 @@ def options(rest: Iterable[dict[str, Any]]) -> dict[str, Any]:
 Layers = tuple[tuple[Kind, int], ...]
 
 LAYERS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
-    "full": (Full, ()),
-    "sliding": (Sliding, ("window",)),
-    "sinks": (Sinks, ("sinks", "window")),
-    "chunked": (Chunked, ("chunk",)),
-    "ahead": (Ahead, ("drafts",)),
-    "mamba": (Mamba, ("drafts",)),
-    "cross": (Cross, ()),
-}
+    "full": (Full, ()), "sliding": (Sliding, ("window",)), "sinks": (Sinks, ("sinks", "window")), "cross": (Cross, ()),
+    "chunked": (Chunked, ("chunk",)), "ahead": (Ahead, ("drafts",)), "mamba": (Mamba, ("drafts",)),
+}  # fmt: skip
 """The kinds of layers by their names, each with the names of its own lengths."""
 
 

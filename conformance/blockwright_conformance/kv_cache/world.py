@@ -101,8 +101,8 @@ class KVCacheWorld(World[State, ManagerAdapter]):
 
     def choices(self, model: ManagerAdapter, state: State, action: Any, reply: Reply, shown: Any) -> Any:
         slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else range(len(state.requests))
-        slots = () if "deduplicates" in self.scope.ways else slots  # a block that was replaced is in no table
-        return ((lockstep.choice_of(model, state, reply, shown, tuple(slots)), reply, shown),)
+        looks = "deduplicates" not in self.scope.ways  # a block that was replaced is in no table
+        return ((lockstep.choice_of(model, state, reply, shown, tuple(slots) if looks else ()), reply, shown),)
 
     def meaning(self, state: State, action: Any, choice: Any = None) -> Any:
         made, *by = choice or (None,)
