@@ -13,7 +13,7 @@ class ToyAdapter:
     capabilities = Capabilities(
         kinds=frozenset({"full"}),
         calls=frozenset({"chunks", "reset"}),
-        features=frozenset({"caching", "too long"}),
+        features=frozenset({"caching"}),
     )
     errors, stale, follows_policy = (TooLongError,), (), False  # it may evict in an order of its own
     manager_class = ToyManager
