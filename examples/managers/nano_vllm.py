@@ -1,18 +1,17 @@
 """nano-vllm's `BlockManager` (the fork on PyPI) under the kit: its scheduler's side of each call."""
 
 import sys
-import types
 from contextlib import suppress
 from copy import deepcopy
 from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from typing import Any
 
 from base import Adapter
 from blockwright_conformance import Capabilities, Found, Observation
 
-package = types.ModuleType("nanovllm")  # without the kernels that the package imports at its top
-package.__path__ = list(PathFinder.find_spec("nanovllm").submodule_search_locations)  # type: ignore[union-attr, arg-type]
-sys.modules.setdefault("nanovllm", package)
+spec = PathFinder.find_spec("nanovllm")  # not executed: the package imports its kernels at its top
+sys.modules.setdefault("nanovllm", module_from_spec(spec))  # type: ignore[arg-type]
 from nanovllm.engine.block_manager import BlockManager  # noqa: E402
 from nanovllm.engine.sequence import Sequence  # noqa: E402
 
