@@ -1,8 +1,10 @@
 """To begin with, chapter 2: the positions that a token reads, and the consequences.
 
 One function, `reads`, defines for each kind of layer which earlier positions a token reads. The entries to keep and to
-trim, the length of a hit and the blocks that a step fills are sets derived from it. Nothing else is defined per kind,
-except that a recurrent layer fills one slot a step (`writes`) and reads a state that must stop exactly there.
+trim, the length of a hit and the blocks that a step fills are sets derived from it. Only six functions more name kinds:
+a recurrent layer fills one slot a step (`writes`), reads a state that stops exactly there (`shows`), and has states for
+drafts (`drafts_beside`, `drafts_within`); it has no margin, nor has a chunked layer (`margin`); and a layer that reads
+an encoder's output fills nothing (`writes`), and its entries never die (`dead`).
 """
 
 from collections.abc import Callable, Hashable, Sequence

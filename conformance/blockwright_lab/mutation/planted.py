@@ -5,6 +5,8 @@
 
 import importlib
 import tomllib
+from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
@@ -57,16 +59,22 @@ def noticed(part: str, name: str) -> str:
     return "" if found is None else f"{found.law}: {found.detail}"
 
 
+def missed(fault: dict[str, str], look: Callable[[], object]) -> str:
+    """Plant a fault, and return why nothing was found with it; nothing if something was."""
+    module = module_of(fault["file"])
+    text = Path(module.__file__ or "").read_text(encoding="utf-8")
+    if text.count(fault["line"]) != 1:
+        return "the line does not stand in the file once"
+    code = compile(text.replace(fault["line"], fault["wrong"]), module.__file__ or "", "exec", dont_inherit=True)
+    with changed(module, code):
+        return "" if look() else f"not refuted by: {fault['refuted_by']}"
+
+
 def judged(name: str, profile: Profile) -> GateResult:
     fault, started = FAULTS[int(name.partition(" ")[0])], perf_counter()
-    module, by = module_of(fault["file"]), fault["refuted_by"]
-    text, detail = Path(module.__file__ or "").read_text(encoding="utf-8"), "the line does not stand in the file once"
-    if text.count(fault["line"]) == 1:
-        code = compile(text.replace(fault["line"], fault["wrong"]), module.__file__ or "", "exec", dont_inherit=True)
-        with changed(module, code):
-            found = noticed(fault["part"], by) if "part" in fault else refuted(by, LONGEST)[0]
-        detail = "" if found else f"not refuted by: {by}"
-    return row("planted", fault["file"], fault["wrong"], "CONTRACT-2", detail, started)
+    by = fault["refuted_by"]
+    look = partial(noticed, fault["part"], by) if "part" in fault else lambda: refuted(by, LONGEST)[0]
+    return row("planted", fault["file"], fault["wrong"], "CONTRACT-2", missed(fault, look), started)
 
 
 GATE = Listed([f"{at} {fault['wrong']}" for at, fault in enumerate(FAULTS)], judged)

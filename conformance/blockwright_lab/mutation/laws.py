@@ -1,0 +1,49 @@
+"""Gate `laws`: a fault of the specification for each law that no known bug breaks; where only that law is asked."""
+
+import tomllib
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+from blockwright_conformance.checker.explore import Explorer, Trail
+from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.rows import Listed
+from blockwright_spec.manager.in_time.liveness import fits_alone
+from blockwright_spec.manager.units import has_room
+
+from ..contracts.gate import row
+from .lock_step import WORLDS
+from .planted import missed
+
+FAULTS: Final[dict[str, dict[str, str]]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+MOST: Final = 20_000
+"""Transitions within which a fault must show."""
+
+
+class OneLaw(Explorer[Any, Any]):
+    """Explores the specification alone, and hears of one law."""
+
+    law = ""
+
+    def fail(self, law: str, detail: str, trail: Trail) -> None:
+        if law == self.law:
+            super().fail(law, detail, trail)
+
+    def is_broken(self) -> bool:
+        """Look for the law without what a specification without the fault remembers, and leave nothing of this one."""
+        try:
+            has_room.cache_clear(), fits_alone.cache_clear()
+            return self.run().violation is not None
+        finally:
+            has_room.cache_clear(), fits_alone.cache_clear()
+
+
+def judged(law: str, profile: Profile) -> GateResult:
+    fault, started = FAULTS[law], perf_counter()
+    (world,) = [each for each in WORLDS if each.scope.name == fault["refuted_by"]]
+    explorer = OneLaw(world, alone=True, max_transitions=MOST)
+    explorer.law = law
+    return row("laws", law, fault["wrong"], "LAW-1", missed(fault, explorer.is_broken), started)
+
+
+GATE = Listed(FAULTS, judged)
