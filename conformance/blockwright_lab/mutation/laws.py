@@ -1,4 +1,4 @@
-"""Gate `laws`: a fault of the specification for each law that no known bug breaks; where only that law is asked."""
+"""Gate `laws`: for each law that no known bug breaks, a fault of the specification, where no other law is asked."""
 
 import tomllib
 from pathlib import Path
@@ -15,7 +15,8 @@ from ..contracts.gate import row
 from .lock_step import WORLDS
 from .planted import missed
 
-FAULTS: Final[dict[str, dict[str, str]]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+FILE: Final = Path(__file__).with_suffix(".toml")
+FAULTS: Final[dict[str, dict[str, str]]] = tomllib.loads(FILE.read_text(encoding="utf-8"))
 MOST: Final = 20_000
 """Transitions within which a fault must show."""
 
@@ -30,12 +31,14 @@ class OneLaw(Explorer[Any, Any]):
             super().fail(law, detail, trail)
 
     def is_broken(self) -> bool:
-        """Look for the law without what a specification without the fault remembers, and leave nothing of this one."""
+        """Look for the fault; what the specification remembers of plans is forgotten before and after."""
+        for remembered in (has_room, fits_alone):
+            remembered.cache_clear()
         try:
-            has_room.cache_clear(), fits_alone.cache_clear()
             return self.run().violation is not None
         finally:
-            has_room.cache_clear(), fits_alone.cache_clear()
+            for remembered in (has_room, fits_alone):
+                remembered.cache_clear()
 
 
 def judged(law: str, profile: Profile) -> GateResult:

@@ -98,7 +98,8 @@ def fits_alone(config: Config, prefix: Prefix, step: Step) -> bool:
 
 def is_too_much(plan: Plan, fits: bool) -> bool:
     """Return whether a step is refused for now, or for ever though it fits without the hit."""
-    return isinstance(plan, Refusal) and plan.reason.value[0] in ((When.NOT_NOW, When.NEVER) if fits else (When.NOT_NOW,))
+    when = plan.reason.value[0] if isinstance(plan, Refusal) else None
+    return when is When.NOT_NOW or (fits and when is When.NEVER)
 
 
 @cache
