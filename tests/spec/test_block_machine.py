@@ -67,7 +67,7 @@ def test_an_invariant_that_is_broken_says_so(law: str, alter: Callable[[Machine]
 
 
 def test_who_may_write_and_what_goes_back() -> None:
-    """A pin is no user. Two users do not write, nor one to what is found; what is held is forgotten, and then written."""
+    """A pin is no user. Two users do not write, nor one to what is found; what is forgotten may be written."""
     mine = done(page.take(EMPTY, A, 1))
     found = done(page.publish(done(page.write(done(page.hold(mine, PIN, 1)), 1, "x")), 1))
     assert page.write(found, 1, "y") is None is page.write(done(page.hold(mine, B, 1)), 1, "y")

@@ -69,10 +69,9 @@ def after(outcome: Outcome) -> State:
 
 
 def law_hit_fits(state: State) -> bool:
-    """LIVE-3: on an idle pool a request never has to wait, and with its longest hit it fits in each step as without.
+    """LIVE-3: on an idle pool no request waits, and with its longest hit one fits each step that it fits without, in a new.
 
-    Whatever it computes, drafts, loads and looks ahead in the step, and if all of it must fit as well. Without a hit it
-    is asked of a new pool.
+    Whatever it computes, drafts, loads and looks ahead in the step, and if all of it must fit as well.
     """
     config = state.config
     if len(state.queue) < config.num_blocks - 1:
