@@ -54,11 +54,10 @@ def both_ways(make: Callable[[Any], World[Any, Any]], scopes: Iterable[Any]) -> 
 
 
 OFFLOAD: list[TierScope | ChainScope] = [*TIER_PR, *CHAIN_PR]
-WORKERS = worker_scopes("pr")
 test_managers = both_ways(KVCacheWorld, EVERY)
 test_block_tables = both_ways(TablesWorld, PAGED_PR)
 test_offloading = both_ways(offload_world, [*OFFLOAD, *TIER_LARGE])
-test_workers = both_ways(WorkerWorld, WORKERS)
+test_workers = both_ways(WorkerWorld, worker_scopes("pr"))
 
 
 @pytest.mark.parametrize("scope", large_scopes(), ids=lambda each: each.name)
@@ -73,7 +72,12 @@ def test_block_managers(name: str) -> None:
     random_walk(HISTORIES[name], 1, FAR)
 
 
-PARTS: Any = ((KVCacheWorld, EVERY), (TablesWorld, PAGED_PR), (offload_world, OFFLOAD), (WorkerWorld, WORKERS))
+PARTS: Any = (
+    (KVCacheWorld, EVERY),
+    (TablesWorld, PAGED_PR),
+    (offload_world, OFFLOAD),
+    (WorkerWorld, worker_scopes("pr")),
+)
 WORLDS: dict[str, Callable[[], World[Any, Any]]] = {
     each.name: partial(make, each) for make, own in PARTS for each in own
 }

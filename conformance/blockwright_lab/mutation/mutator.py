@@ -10,8 +10,7 @@ declarations (``x: i64 = ...`` is not deleted, since nothing can read an undecla
     condition    negated; and / or exchanged; one operand of them left out; not dropped
     statement    an assignment, a call, a raise, a return, a break, a continue, a del left out
     loop         ended after two rounds
-    call         two neighbouring arguments exchanged; a copy (``x[:]``, ``x.copy()``) not made
-    min and max  exchanged; one operand dropped
+    call         two arguments exchanged; min and max exchanged, or less an operand; a copy (``x[:]``) not made
     return       the opposite of a bool, one more than an integer, None for anything else
 """
 

@@ -69,16 +69,14 @@ def after(outcome: Outcome) -> State:
 
 
 def law_hit_fits(state: State) -> bool:
-    """LIVE-3: on an idle pool no request waits, and with its longest hit one fits each step that it fits without, in a new.
+    """LIVE-3: on an idle pool no request waits, and with its longest hit it fits in each step as without one.
 
     Whatever it computes, drafts, loads and looks ahead in the step, and if all of it must fit as well.
     """
     config = state.config
-    if len(state.queue) < config.num_blocks - 1:
-        return True
     ready = replace(state, flights=((),)) if config.added.overlaps else state
     most = draft_states(config)
-    return not any(
+    return len(state.queue) < config.num_blocks - 1 or not any(
         is_too_much(plan_admission(waits, 0, hit, rest), fits_alone(config, prefix, whole))
         for prefix in asked(state)
         if len(prefix[1]) <= config.max_model_len
