@@ -18,7 +18,7 @@ from blockwright_conformance.checker.world import World
 from blockwright_conformance.kv_cache.scopes import EVERY, large_scopes
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.chain import world as offload_world
-from blockwright_conformance.offload.scopes import CHAIN_PR, TIER_LARGE, TIER_PR, ChainScope, TierScope
+from blockwright_conformance.offload.scopes import CHAIN_PR, TIER_LARGE, TIER_PR
 from blockwright_conformance.worker.world import WorkerWorld
 from blockwright_conformance.worker.world import scopes as worker_scopes
 
@@ -53,11 +53,11 @@ def both_ways(make: Callable[[Any], World[Any, Any]], scopes: Iterable[Any]) -> 
     return test
 
 
-OFFLOAD: list[TierScope | ChainScope] = [*TIER_PR, *CHAIN_PR]
+OFFLOAD, WORKERS = (*TIER_PR, *CHAIN_PR), worker_scopes("pr")
 test_managers = both_ways(KVCacheWorld, EVERY)
 test_block_tables = both_ways(TablesWorld, PAGED_PR)
-test_offloading = both_ways(offload_world, [*OFFLOAD, *TIER_LARGE])
-test_workers = both_ways(WorkerWorld, worker_scopes("pr"))
+test_offloading = both_ways(offload_world, (*OFFLOAD, *TIER_LARGE))
+test_workers = both_ways(WorkerWorld, WORKERS)
 
 
 @pytest.mark.parametrize("scope", large_scopes(), ids=lambda each: each.name)
@@ -72,12 +72,7 @@ def test_block_managers(name: str) -> None:
     random_walk(HISTORIES[name], 1, FAR)
 
 
-PARTS: Any = (
-    (KVCacheWorld, EVERY),
-    (TablesWorld, PAGED_PR),
-    (offload_world, OFFLOAD),
-    (WorkerWorld, worker_scopes("pr")),
-)
+PARTS: Any = ((KVCacheWorld, EVERY), (TablesWorld, PAGED_PR), (offload_world, OFFLOAD), (WorkerWorld, WORKERS))
 WORLDS: dict[str, Callable[[], World[Any, Any]]] = {
     each.name: partial(make, each) for make, own in PARTS for each in own
 }
