@@ -47,6 +47,7 @@ from blockwright.core.steps.publication import (
     publish_taken,
 )
 from blockwright.core.steps.state import Lookups, State
+from blockwright.core.steps.tracing import go_on, note_gone, note_writes
 from blockwright.core.steps.units import (
     end_tails,
     last_end,
@@ -340,6 +341,7 @@ def act(
     num_replaced: i64 = len(changes.replaced)
     # Shares depend on whom a block is taken for, so the pool is told before the first is taken.
     state.pool._serve(tables.tenant)
+    go_on(state, tables, ask.resumed if is_new else ask.settled)
     if is_new:
         learn(state, ask)
         note_prompt(state, request)
@@ -362,6 +364,7 @@ def act(
     if is_new:
         for group, table in zip(state.groups, tables.by_group):
             group.fill_states(table)
+    note_writes(state, tables, ask)
     # One that was given up is not published any more, though its key may be known now.
     inside: i64 = kept_inside(state, tables, ask.begin) if tables.checkpoint > 0 else 0
     tables.checkpoint = inside
@@ -675,6 +678,7 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
             publish_last(state, tables, request, count, last, in_flight)
         state.due.remove(tables)
         want_output(state, tables, wants, resumes, last)
+        note_gone(state, tables, waits)
         for group, table in zip(state.groups, tables.by_group):
             if not waits:
                 state.pool._begin_release(wish, group._block_size)

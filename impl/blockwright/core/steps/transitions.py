@@ -30,6 +30,7 @@ from blockwright.core.steps.publication import (
     trim_end,
 )
 from blockwright.core.steps.state import State
+from blockwright.core.steps.tracing import go_on, note_nulls
 from blockwright.core.steps.units import (
     check_unit,
     has_room,
@@ -213,10 +214,12 @@ def trim(state: State, request: Request, num_computed_tokens: int) -> None:
         at: i64 = 0
         end = trim_end(state, tables, count)
         tables.checkpoint = kept_inside(state, tables, count)
+        go_on(state, tables, end)
         while at < state.config.num_groups:
             kept = state.groups[at].first_kept(end)
             trim_group(state, tables, at, min(kept, i64(len(tables.by_group[at].blocks))))
             at += 1
+        note_nulls(state, tables)
     except BaseException:
         state.tear()
         raise

@@ -1,0 +1,88 @@
+"""The tape of a pool: what happens to its blocks, in the verbs of the block machine, while `observe.trace` records.
+
+A step is a word of 64 bits: its verb (4 bits), who holds the block (28 bits; 0 is no request), and the block (31 bits).
+Verbs from "null" on have a second word. Writing takes no memory. A pool without a tape pays a check for None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.packed import zeros64
+
+VERBS: Final = (
+    "", "take", "hold", "hit", "write", "publish", "drop", "forget", "reset", "gone", "null", "advance", "end", "name",
+)  # fmt: skip
+"""By number. A "hit" holds what a lookup found; "reset" forgets all; "gone" ends a request, whose blocks become pins."""
+TAKE: Final = 1
+HOLD: Final = 2
+HIT: Final = 3
+WRITE: Final = 4
+PUBLISH: Final = 5
+DROP: Final = 6
+FORGET: Final = 7
+RESET: Final = 8
+GONE: Final = 9
+NULL: Final = 10
+ADVANCE: Final = 11
+END: Final = 12
+HOLDERS: Final = 2**28
+
+
+@final
+class Tape:
+    """A buffer of words, with the function that is given them when it is full; that must not raise an error.
+
+    Attributes:
+        holder: the request that acts from now on, until the call ends.
+        names: the ids of requests that have ended, by holder, for `note`.
+    """
+
+    def __init__(self, size: int, note: Callable[[vec[i64], int], object]) -> None:
+        self.holder: i64 = 0
+        self.names: dict[int, str] = {}
+        self._words: vec[i64] = zeros64(size)
+        self._count: i64 = 0
+        self._ended: i64 = 0  # words up to the end of the last call
+        self._note = note
+
+    def put(self, verb: i64, value: i64) -> None:
+        if self._count + 1 >= i64(len(self._words)):  # the second word of a step follows its first
+            self.flush()
+        self._words[self._count] = verb << 59 | self.holder << 31 | value
+        self._count += 1
+
+    def put_both(self, verb: i64, value: i64, high: i64, low: i64) -> None:
+        self.put(verb, value)
+        self._words[self._count] = high << 32 | low
+        self._count += 1
+
+    def put_each(self, verb: i64, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Write one step for each non-null entry of a range, last entry first."""
+        while stop > start:
+            stop -= 1
+            if ids[stop] != 0:
+                self.put(verb, i64(ids[stop]))
+
+    def put_copy(self, source: i64, new: i64, left: i64) -> None:
+        """Write that the holder moves from a shared block to a new one, and that a copy to come holds both its ends."""
+        holder, self.holder = self.holder, 0
+        self.put(HOLD, source)
+        self.put(HOLD, new)
+        self.holder = holder
+        self.put(DROP, left)
+
+    def end(self, num_free: i64, num_keyed: i64) -> None:
+        """Write that a call has ended, if it wrote anything: with how many blocks free, and how many findable."""
+        if self._count != self._ended:
+            self.holder = 0
+            self.put_both(END, num_free, 0, num_keyed)
+            self._ended = self._count
+
+    def flush(self) -> None:
+        count, self._count, self._ended = self._count, 0, -1
+        self._note(self._words, int(count))
