@@ -41,7 +41,7 @@ from blockwright.core.pool.journal import EVICTED, TRIMMED, Journal
 from blockwright.core.pool.order.order import CandidateOrder
 from blockwright.core.pool.order.passing import PassingBlocks
 from blockwright.core.pool.tails import TailIndex
-from blockwright.core.pool.tape import DROP, HIT, HOLD, TAKE, Tape
+from blockwright.core.pool.tape import COPY, DROP, HIT, HOLD, TAKE, Tape
 from blockwright.errors import InterruptedCallError, StaleHitError
 from blockwright.events import BlockStored
 
@@ -709,7 +709,7 @@ class BlockStore:
             block = -i64(self._ends[block])
             self._rows[4 * block + LINK] -= 1
         if self._tape is not None:
-            self._tape.put_copy(block, new, left)
+            self._tape.put_both(COPY, left, block, new)
         self._note_copy(group, block, new)
         return new
 

@@ -1,7 +1,7 @@
 """The tape of a pool: what happens to its blocks, in the verbs of the block machine, while `observe.trace` records.
 
-A step is a word of 64 bits: its verb (4 bits), who holds the block (28 bits; 0 is no request), and the block (31 bits).
-Verbs from "null" on have a second word. Writing takes no memory. A pool without a tape pays a check for None.
+A step is a word of 64 bits: its verb (4 bits), the holder (28 bits; 0 is no request), and a block or a number (31).
+Verbs from "null" on have a second word, of two numbers. Writing takes no memory.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from mypy_extensions import i32, i64
 from blockwright.core.keys.packed import zeros64
 
 VERBS: Final = (
-    "", "take", "hold", "hit", "write", "publish", "drop", "forget", "reset", "gone", "null", "advance", "end", "name",
+    "take", "hold", "hit", "write", "publish", "drop", "forget", "reset", "name", "null", "advance", "gone", "copy",
+    "end",
 )  # fmt: skip
-"""By number. A "hit" holds what a lookup found; "reset" forgets all; "gone" ends a request, whose blocks become pins."""
-TAKE: Final = 1
-HOLD: Final = 2
-HIT: Final = 3
-WRITE: Final = 4
-PUBLISH: Final = 5
-DROP: Final = 6
-FORGET: Final = 7
-RESET: Final = 8
-GONE: Final = 9
-NULL: Final = 10
-ADVANCE: Final = 11
-END: Final = 12
+"""By number. A "hit" holds what a lookup found, a "copy" moves its holder to a new block, "gone" ends a request."""
+TAKE: Final = 0
+HOLD: Final = 1
+HIT: Final = 2
+WRITE: Final = 3
+PUBLISH: Final = 4
+DROP: Final = 5
+FORGET: Final = 6
+RESET: Final = 7
+NULL: Final = 9
+ADVANCE: Final = 10
+GONE: Final = 11
+COPY: Final = 12
+END: Final = 13
 HOLDERS: Final = 2**28
 
 
@@ -39,7 +41,7 @@ class Tape:
 
     Attributes:
         holder: the request that acts from now on, until the call ends.
-        names: the ids of requests that have ended, by holder, for `note`.
+        names: the ids of requests that have ended since the words were given, by holder.
     """
 
     def __init__(self, size: int, note: Callable[[vec[i64], int], object]) -> None:
@@ -62,19 +64,10 @@ class Tape:
         self._count += 1
 
     def put_each(self, verb: i64, ids: vec[i32], start: i64, stop: i64) -> None:
-        """Write one step for each non-null entry of a range, last entry first."""
         while stop > start:
             stop -= 1
             if ids[stop] != 0:
                 self.put(verb, i64(ids[stop]))
-
-    def put_copy(self, source: i64, new: i64, left: i64) -> None:
-        """Write that the holder moves from a shared block to a new one, and that a copy to come holds both its ends."""
-        holder, self.holder = self.holder, 0
-        self.put(HOLD, source)
-        self.put(HOLD, new)
-        self.holder = holder
-        self.put(DROP, left)
 
     def end(self, num_free: i64, num_keyed: i64) -> None:
         """Write that a call has ended, if it wrote anything: with how many blocks free, and how many findable."""

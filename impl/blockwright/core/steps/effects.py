@@ -20,6 +20,7 @@ from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import ADMIT, EXTERNAL, FREE, GROW, HIT, NUM_HELD, NUM_NEW, PREEMPT, Journal
 from blockwright.core.pool.order.order import Wish
+from blockwright.core.pool.tape import ADVANCE, GONE, HOLDERS, NULL, WRITE
 from blockwright.core.steps.giving_up import give_up, num_kept
 from blockwright.core.steps.keeping import (
     ALL,
@@ -47,7 +48,6 @@ from blockwright.core.steps.publication import (
     publish_taken,
 )
 from blockwright.core.steps.state import Lookups, State
-from blockwright.core.steps.tracing import go_on, note_gone, note_writes
 from blockwright.core.steps.units import (
     end_tails,
     last_end,
@@ -341,7 +341,7 @@ def act(
     num_replaced: i64 = len(changes.replaced)
     # Shares depend on whom a block is taken for, so the pool is told before the first is taken.
     state.pool._serve(tables.tenant)
-    go_on(state, tables, ask.resumed if is_new else ask.settled)
+    note_request(state, tables, ADVANCE, ask.resumed if is_new else ask.settled)
     if is_new:
         learn(state, ask)
         note_prompt(state, request)
@@ -364,7 +364,7 @@ def act(
     if is_new:
         for group, table in zip(state.groups, tables.by_group):
             group.fill_states(table)
-    note_writes(state, tables, ask)
+    note_entries(state, tables, ask)
     # One that was given up is not published any more, though its key may be known now.
     inside: i64 = kept_inside(state, tables, ask.begin) if tables.checkpoint > 0 else 0
     tables.checkpoint = inside
@@ -394,6 +394,40 @@ def act(
             num_replaced += 4
     if is_new:
         count_lookup(state.lookups, request, ask.hit_length)
+
+
+def note_request(state: State, tables: RequestTables, verb: i64, number: i64) -> None:
+    """Trace that a request goes on with so many settled tokens, or ends; until the call ends it is the one that acts.
+
+    One that ends with a step or a load under way leaves its blocks to that: then the number is 1.
+    """
+    tape = state.pool._tape
+    if tape is not None:
+        tape.holder = tables.uid % HOLDERS
+        if verb == GONE:
+            tape.names[int(tape.holder)] = tables.request_id
+        tape.put_both(verb, 0, number, i64(len(tables.by_group[0].blocks)) * state.groups[0]._block_size)
+
+
+def note_entries(state: State, tables: RequestTables, ask: StepRequest | None) -> None:
+    """Trace the leading null entries of a request, and of those that a step may write to blocks and null entries."""
+    tape = state.pool._tape
+    at: i64 = 0
+    while tape is not None and at < state.config.num_groups:
+        group, table = state.groups[at], tables.by_group[at]
+        if table.num_trimmed > group.sinks:
+            tape.put_both(NULL, at, group.sinks, table.num_trimmed)
+        entry: i64 = i64(len(table.blocks))
+        if ask is not None and not group.is_encoder:
+            # A step that leaves a checkpoint fills the entry before its last as well.
+            entry = max(0, group.first_written(ask) - (1 if ask.checkpoint > 0 and not group.is_row() else 0))
+        while entry < i64(len(table.blocks)):
+            if table.blocks[entry] == 0:
+                tape.put_both(NULL, at, entry, entry + 1)
+            else:
+                tape.put(WRITE, i64(table.blocks[entry]))
+            entry += 1
+        at += 1
 
 
 def fill_each(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
@@ -678,7 +712,7 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
             publish_last(state, tables, request, count, last, in_flight)
         state.due.remove(tables)
         want_output(state, tables, wants, resumes, last)
-        note_gone(state, tables, waits)
+        note_request(state, tables, GONE, 1 if waits else 0)
         for group, table in zip(state.groups, tables.by_group):
             if not waits:
                 state.pool._begin_release(wish, group._block_size)
