@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 class Trace:
-    """A file with a trace; `names` has the requests that were read so far, `end` the reason why it ends, if it is cut."""
+    """A file with a trace; `names` has the requests read so far, `end` says why it ends where it is cut."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.names, self.end = path, dict[int, str](), ""

@@ -67,6 +67,8 @@ def tell_end(manager: Any) -> None:
     """Write the line of a manager whose engine ends, after its check if that is asked for."""
     pool = manager.core.block_pool
     running = len(manager.core.request_ids())
+    if (traced := getattr(manager, "trace", None)) is not None:
+        traced.close()
     held = f"{pool.num_free} of {pool.num_blocks - 1} blocks are free, requests that hold some: {running}"
     if not is_on(CHECK):
         LOGGER.info("Blockwright ends: %s; not checked (%s=1 asks for it)", held, CHECK)
