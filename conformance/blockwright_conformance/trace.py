@@ -8,17 +8,17 @@ import json
 import sys
 import time
 from array import array
+from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blockwright import __version__
 from blockwright.core.pool.tape import VERBS
 from blockwright.errors import InvalidArgumentError
-from blockwright.observe.trace import CLOSED, LAYOUT
-from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Group, Kind, Mamba, Sinks, Sliding, drafts_beside
+from blockwright.observe.trace import CLOSED, ORIGIN
+from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Sinks, drafts_beside, reads, writes
 
 OF_BLOCKS, WIDE = VERBS[:7], VERBS[9:]
 """The verbs of one block, and those with a second word."""
@@ -43,14 +43,11 @@ class Trace:
         try:
             with path.open("rb") as file:
                 self.header = json.loads(file.readline(1 << 20))
-                self.start = file.tell()
-            origin = self.header["blockwright_trace"], self.header["version"]
-        except OSError as error:
-            raise InvalidArgumentError(f"--trace: cannot read {path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidArgumentError(f"--trace: {path} is no trace; blockwright.observe.trace writes one") from error
-        if origin != (LAYOUT, __version__):
-            raise InvalidArgumentError(f"--trace: {path} is of {origin}, not {LAYOUT, __version__}: check it with that")
+                self.start, origin = file.tell(), self.header["blockwright_trace"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidArgumentError(f"--trace: {path} is no trace: {error!r}; observe.trace writes one") from error
+        if origin != ORIGIN:
+            raise InvalidArgumentError(f"--trace: {path} is of {origin}, not of {ORIGIN}; check it with that version")
 
     def words(self) -> Iterator[int]:
         with self.path.open("rb") as file:
@@ -67,7 +64,7 @@ class Trace:
                 data = b"".join(each.to_bytes(8, sys.byteorder) for each in islice(words, (value + 7) // 8))
                 self.names[holder] = data[:value].decode(errors="replace")
             elif verb == "name":
-                self.end = "" if value == CLOSED else "It has reached its limit of bytes, and ends there."
+                self.end = "The trace is whole." if value == CLOSED else "It has reached its limit of bytes."
             elif (more := next(words, -1) if verb in WIDE else 0) >= 0:
                 number += 1
                 yield Step(number, verb, holder, value, more >> 32, more & 0xFFFFFFFF)
@@ -77,31 +74,23 @@ class Trace:
         return f"step {step.number:,}: {step.verb}{f' block {step.value}' * (step.verb in OF_BLOCKS)}{who}"
 
 
-def kind_of(name: str, options: dict[str, Any]) -> Kind:
-    match name:
-        case "SlidingWindowSpec":
-            window, sinks = options["sliding_window"], options["sink_len"]
-            return Sinks(sinks, window) if sinks else Sliding(window)
-        case "ChunkedLocalAttentionSpec":
-            return Chunked(options["attention_chunk_size"])
-        case "MambaSpec":
-            return (Ahead if options["runs_ahead"] else Mamba)(options["num_speculative_blocks"])
-    return Cross() if name == "CrossAttentionSpec" else Full()
+def group_of(name: str, block_size: int, options: dict[str, Any]) -> Group:
+    kinds: dict[str, Kind] = {
+        "FullAttentionSpec": Full(),
+        "SlidingWindowSpec": Sinks(options.get("sink_len", 0), options.get("sliding_window", 1)),
+        "ChunkedLocalAttentionSpec": Chunked(options.get("attention_chunk_size", 1)),
+        "MambaSpec": Mamba(0 if options.get("runs_ahead") else options.get("num_speculative_blocks", 0)),
+        "CrossAttentionSpec": Cross(),
+    }
+    return Group(kinds[name], block_size)
 
 
 def unread(kind: Kind, size: int, done: int, stop: int, entry: int) -> bool:
-    """Return what `block_machine.unread` returns, in constant time."""
+    """Return what `block_machine.unread` returns, without a set of all positions."""
     first, end = entry * size, (entry + 1) * size
-    if isinstance(kind, Cross | Full) or end > stop:
-        return False
-    if isinstance(kind, Mamba):
-        return all(entry != (length - 1) // size for length in (done, stop) if length)
-    if isinstance(kind, Chunked):
-        lows = [length // kind.chunk * kind.chunk for length in (done, stop)]
-    else:
-        lows = [length - kind.window + 1 for length in (done, stop)]
-    sinks = kind.sinks if isinstance(kind, Sinks) else 0
-    return not done < min(stop, end) and first >= min(sinks, done) and end <= max(sinks, min(lows))
+    used = reads(kind, done), writes(kind, done, stop), reads(kind, stop)
+    is_unused = all(bisect_left(positions, first) == bisect_left(positions, end) for positions in used)
+    return end <= stop and is_unused and not isinstance(kind, Cross)
 
 
 class Checker:
@@ -117,59 +106,60 @@ class Checker:
 
     def judge(self, step: Step) -> str:
         """Make a step; return why it may not happen, or what it breaks, and "" if all is well."""
-        _, verb, holder, block, high, low = step
+        _, verb, holder, value, high, low = step
+        block = value if verb in OF_BLOCKS else 0
         if verb in OF_BLOCKS and not 0 < block < len(self.counts):
             return f"BLOCK-2: {block} is the null block, or none of the pool"
+        is_held, is_keyed, users = self.counts[block] > 0, self.is_keyed[block], self.users[block]
         match verb:
+            case "take" if is_held:
+                return "it is not free"
+            case "hold" if not is_held and not is_keyed:
+                return "no place holds it, and no lookup finds it"
+            case "hit" | "forget" if not is_keyed:
+                return "no lookup finds it"
+            case "write" if is_keyed or users != 1:
+                return f"{users} tables use it{', and lookups find it' * is_keyed}"
+            case "publish" if is_keyed or not self.is_written[block]:
+                return "lookups find it already" if is_keyed else "it has no content"
+            case "drop" if not self.held[holder][block]:
+                return "this holder does not hold it"
             case "take":
-                if self.counts[block]:
-                    return "it is not free"
                 self._unkey(block)
                 self.is_written[block] = not holder  # who takes blocks from outside writes them, unseen
                 self._count(holder, block, 1)
             case "hold" | "hit":
-                if not self.is_keyed[block] and (verb == "hit" or not self.counts[block]):
-                    return "no lookup finds it" + ", and no place holds it" * (verb == "hold")
                 self._count(holder, block, 1)
             case "write":
-                if self.is_keyed[block] or self.users[block] != 1:
-                    return f"{self.users[block]} tables use it" + ", and lookups find it" * self.is_keyed[block]
                 self.is_written[block] = True
             case "publish":
-                if self.is_keyed[block] or not self.is_written[block]:
-                    return "lookups find it already" if self.is_keyed[block] else "it has no content"
                 self.is_keyed[block] = True
                 self.num_keyed += 1
             case "drop":
-                if not self.held[holder][block]:
-                    return "this holder does not hold it"
                 self._count(holder, block, -1)
             case "forget":
-                if not self.is_keyed[block]:
-                    return "no lookup finds it"
                 self._unkey(block)
             case "reset":
                 for each in range(len(self.counts)):
                     self._unkey(each)
-            case "copy":  # it holds its source and the new block; its holder lets go of the one that others share
-                steps = ("hold", 0, high), ("hold", 0, low), ("drop", holder, block)
-                return next(filter(None, (self.judge(Step(step.number, *each)) for each in steps)), "")
+            case "copy":  # until it is run it holds its source and the new block; the writer lets go of the shared one
+                steps = ("hold", 0, high), ("hold", 0, low), ("drop", holder, value)
+                return next(filter(None, (self.judge(Step(0, *each)) for each in steps)), "")
             case "gone":
                 self.tables.pop(holder, None)
                 self.ended.append(holder)
-                for each, times in [*self.held[holder].items()] if high else ():  # until a step or a load is done
-                    for _ in range(times):
-                        self._count(0, each, 1)
-                        self._count(holder, each, -1)
+                for each in [*self.held[holder].elements()] if high else ():  # until a step or a load is done
+                    self._count(0, each, 1)
+                    self._count(holder, each, -1)
             case "null":
-                return self._null(holder, block, high, low)
+                return self._null(holder, value, high, low)
             case "advance":
                 done, stop, nulls = self.tables.get(holder, (0, 0, {}))
                 if (high < done or low < stop) and (nulls or self.held[holder].total()):
                     return f"tokens go back from {done}..{stop} to {high}..{low}"
                 self.tables[holder] = high, low, nulls
             case "end":
-                return self._end(block, low)
+                return self._end((value, low))
         return ""
 
     def _null(self, holder: int, group: int, first: int, end: int) -> str:
@@ -182,20 +172,17 @@ class Checker:
         nulls[group, first] = end
         return ""
 
-    def _end(self, num_free: int, num_keyed: int) -> str:
-        for holder in self.ended:
-            if left := +self.held.pop(holder, Counter()):
+    def _end(self, said: tuple[int, int]) -> str:
+        while self.ended:
+            if left := +self.held.pop(holder := self.ended.pop(), Counter()):
                 return f"BLOCK-1: request number {holder} has ended, and blocks {[*left]} are still counted as its"
-        self.ended.clear()
-        if (num_free, num_keyed) != (self.num_free, self.num_keyed):
-            mine = f"{self.num_free} are unheld, and {self.num_keyed} are findable"
-            return f"BLOCK-3: the manager has {num_free} free blocks, and finds {num_keyed}; {mine}"
-        return ""
+        mine = self.num_free, self.num_keyed
+        return "" if said == mine else f"BLOCK-3: the manager counts {said} free and findable blocks, which are {mine}"
 
     def _count(self, holder: int, block: int, change: int) -> None:
+        was = self.counts[block]
         self.held[holder][block] += change
         self.users[block] += change * (holder > 0)
-        was = self.counts[block]
         self.counts[block] += change
         self.num_free += (was > 0) - (was + change > 0)
         self.is_written[block] &= was + change > 0 or self.is_keyed[block]
@@ -208,21 +195,17 @@ class Checker:
 
 def check(path: Path) -> int:
     """Check a trace and print the findings; 1 where a step may not happen or breaks an invariant."""
-    started, trace = time.perf_counter(), Trace(path)
-    num_blocks, groups = trace.header["num_blocks"], trace.header["groups"]
-    checker = Checker(num_blocks, [Group(kind_of(name, options), size) for name, size, options in groups])
-    step, found = Step(0, "", 0, 0), ""
+    started, trace, step = time.perf_counter(), Trace(path), Step(0, "", 0, 0)
+    checker = Checker(trace.header["num_blocks"], [group_of(*each) for each in trace.header["groups"]])
+    found = ""
     for step in trace.steps():
         if found := checker.judge(step):
             break
-    seconds = time.perf_counter() - started
-    print(f"{step.number:,} steps of {num_blocks:,} blocks, {seconds:.1f} s, {1 if found else 'no'} violation")
-    if not found:
-        print(trace.end or "The trace is whole.")
-        return 0
-    print(f"{trace.told(step)}: {found}")
-    if step.verb in OF_BLOCKS:
+    seconds, number = time.perf_counter() - started, "1 violation" if found else "no violation"
+    print(f"{step.number:,} steps of {len(checker.counts):,} blocks, {seconds:.1f} s, {number}")
+    print(f"{trace.told(step)}: {found}" if found else trace.end)
+    if found and step.verb in OF_BLOCKS:
         steps = islice(trace.steps(), step.number)
         life = deque((each for each in steps if each.verb in OF_BLOCKS and each.value == step.value), 12)
         print(f"The last steps of block {step.value}:", *map(trace.told, life), sep="\n  ")
-    return 1
+    return int(bool(found))

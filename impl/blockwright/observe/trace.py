@@ -20,7 +20,8 @@ from blockwright.core.pool.tape import ADVANCE, DROP, HOLD, HOLDERS, PUBLISH, TA
 from blockwright.core.steps.effects import note_entries, note_request
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 
-LAYOUT: Final = [1, sys.byteorder]
+ORIGIN: Final = [1, blockwright.__version__, sys.byteorder]
+"""Of a file: the number of its layout, the version that wrote it, and the order of bytes in its words."""
 _WORDS: Final = 16384
 _NAME: Final = VERBS.index("name") << 59
 CLOSED, FULL = 0, 1
@@ -50,14 +51,15 @@ class Trace:
             [type(spec).__name__, size, {name: getattr(spec, name) for name in _OPTIONS if hasattr(spec, name)}]
             for spec, size in specs
         ]
-        header = {"blockwright_trace": LAYOUT, "version": blockwright.__version__}
-        line = json.dumps(header | {"num_blocks": pool.num_blocks, "groups": groups}).encode() + b"\n"
+        header = {"blockwright_trace": ORIGIN, "num_blocks": pool.num_blocks, "groups": groups}
+        line = json.dumps(header).encode() + b"\n"
         self._file = open(path, "wb")  # noqa: SIM115
         self.num_bytes = self._file.write(line)
         self.is_on = True
         self._state, self._known = state, set[int]()
         self._tape = pool._tape = pool._index.tape = Tape(_WORDS, self._note)
         self._begin()
+        self._tape.flush()
         atexit.register(self.close)
 
     def _begin(self) -> None:
