@@ -13,12 +13,12 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from blockwright.core.pool.tape import VERBS
 from blockwright.errors import InvalidArgumentError
-from blockwright.observe.trace import CLOSED, ORIGIN
-from blockwright_spec.reads import Chunked, Cross, Full, Group, Kind, Mamba, Sinks, drafts_beside, reads, writes
+from blockwright.observe.trace import CLOSED, ORIGIN, VERBS
+from blockwright_spec import reads as spec
+from blockwright_spec.reads import Cross, Group, Kind, drafts_beside, reads, writes
 
 OF_BLOCKS, WIDE = VERBS[:7], VERBS[9:]
 """The verbs of one block, and those with a second word."""
@@ -35,6 +35,13 @@ class Step(NamedTuple):
     low: int = 0
 
 
+def words_of(path: Path, start: int) -> Iterator[int]:
+    with path.open("rb") as file:
+        file.seek(start)
+        while data := file.read(1 << 17):
+            yield from array("q", data[: len(data) // 8 * 8])
+
+
 class Trace:
     """A file with a trace; `names` has the requests read so far, `end` says why it ends where it is cut."""
 
@@ -49,14 +56,8 @@ class Trace:
         if origin != ORIGIN:
             raise InvalidArgumentError(f"--trace: {path} is of {origin}, not of {ORIGIN}; check it with that version")
 
-    def words(self) -> Iterator[int]:
-        with self.path.open("rb") as file:
-            file.seek(self.start)
-            while data := file.read(1 << 17):
-                yield from array("q", data[: len(data) // 8 * 8])
-
     def steps(self) -> Iterator[Step]:
-        words, number = self.words(), 0
+        words, number = words_of(self.path, self.start), 0
         self.end = "It is cut off behind that: the engine has crashed, or still runs."
         for word in words:
             verb, holder, value = VERBS[word >> 59], word >> 31 & 0xFFFFFFF, word & 0x7FFFFFFF
@@ -72,17 +73,6 @@ class Trace:
     def told(self, step: Step) -> str:
         who = f" by {self.names.get(step.holder, step.holder)!r}" if step.holder else ""
         return f"step {step.number:,}: {step.verb}{f' block {step.value}' * (step.verb in OF_BLOCKS)}{who}"
-
-
-def group_of(name: str, block_size: int, options: dict[str, Any]) -> Group:
-    kinds: dict[str, Kind] = {
-        "FullAttentionSpec": Full(),
-        "SlidingWindowSpec": Sinks(options.get("sink_len", 0), options.get("sliding_window", 1)),
-        "ChunkedLocalAttentionSpec": Chunked(options.get("attention_chunk_size", 1)),
-        "MambaSpec": Mamba(0 if options.get("runs_ahead") else options.get("num_speculative_blocks", 0)),
-        "CrossAttentionSpec": Cross(),
-    }
-    return Group(kinds[name], block_size)
 
 
 def unread(kind: Kind, size: int, done: int, stop: int, entry: int) -> bool:
@@ -196,7 +186,8 @@ class Checker:
 def check(path: Path) -> int:
     """Check a trace and print the findings; 1 where a step may not happen or breaks an invariant."""
     started, trace, step = time.perf_counter(), Trace(path), Step(0, "", 0, 0)
-    checker = Checker(trace.header["num_blocks"], [group_of(*each) for each in trace.header["groups"]])
+    groups = [Group(getattr(spec, kind)(*numbers), size) for kind, numbers, size in trace.header["groups"]]
+    checker = Checker(trace.header["num_blocks"], groups)
     found = ""
     for step in trace.steps():
         if found := checker.judge(step):

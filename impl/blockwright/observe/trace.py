@@ -16,17 +16,29 @@ from typing import Any, Final
 import blockwright
 from blockwright.arguments import integer
 from blockwright.core.manager import KVCacheManager
-from blockwright.core.pool.tape import ADVANCE, DROP, HOLD, HOLDERS, PUBLISH, TAKE, VERBS, Tape
+from blockwright.core.pool.tape import ADVANCE, DROP, HOLD, HOLDERS, PUBLISH, TAKE, Tape
 from blockwright.core.steps.effects import note_entries, note_request
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 
 ORIGIN: Final = [1, blockwright.__version__, sys.byteorder]
 """Of a file: the number of its layout, the version that wrote it, and the order of bytes in its words."""
 _WORDS: Final = 16384
+VERBS: Final = (
+    "take", "hold", "hit", "write", "publish", "drop", "forget", "reset", "name", "null", "advance", "gone", "copy",
+    "end",
+)  # fmt: skip
+"""By number. A "hit" holds what a lookup found, a "copy" moves its holder to a new block, "gone" ends a request."""
 _NAME: Final = VERBS.index("name") << 59
 CLOSED, FULL = 0, 1
 """Why a trace ends: its last word names nobody, and has this number."""
-_OPTIONS = ("sliding_window", "sink_len", "attention_chunk_size", "num_speculative_blocks", "runs_ahead")
+_KINDS = {
+    "FullAttentionSpec": ("Full",),
+    "SlidingWindowSpec": ("Sinks", "sink_len", "sliding_window"),
+    "ChunkedLocalAttentionSpec": ("Chunked", "attention_chunk_size"),
+    "MambaSpec": ("Mamba",),
+    "CrossAttentionSpec": ("Cross",),
+}
+"""The kinds of layers in the specification, with their numbers; a recurrent one has its blocks beside the table."""
 
 
 class Trace:
@@ -46,11 +58,11 @@ class Trace:
         if pool._tape is not None or not state.groups:
             raise InvalidArgumentError("manager: is traced already, or has no layers; close the other trace first")
         self._limit = integer("limit_bytes", limit_bytes, 2**20, 2**62)
-        specs = [(group.spec, int(group._block_size)) for group in state.groups]
-        groups = [
-            [type(spec).__name__, size, {name: getattr(spec, name) for name in _OPTIONS if hasattr(spec, name)}]
-            for spec, size in specs
-        ]
+        groups = []
+        for group in state.groups:
+            kind, *names = _KINDS[type(group.spec).__name__]
+            numbers = [getattr(group.spec, name) for name in names] + [int(group.num_states)] * (kind == "Mamba")
+            groups.append((kind, numbers, int(group._block_size)))
         header = {"blockwright_trace": ORIGIN, "num_blocks": pool.num_blocks, "groups": groups}
         line = json.dumps(header).encode() + b"\n"
         self._file = open(path, "wb")  # noqa: SIM115

@@ -709,7 +709,7 @@ class BlockStore:
             block = -i64(self._ends[block])
             self._rows[4 * block + LINK] -= 1
         if self._tape is not None:
-            self._tape.put_both(COPY, left, block, new)
+            self._tape.put(COPY, left, block, new)
         self._note_copy(group, block, new)
         return new
 

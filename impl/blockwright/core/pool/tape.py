@@ -1,7 +1,7 @@
 """The tape of a pool: what happens to its blocks, in the verbs of the block machine, while `observe.trace` records.
 
 A step is a word of 64 bits: its verb (4 bits), the holder (28 bits; 0 is no request), and a block or a number (31).
-Verbs from "null" on have a second word, of two numbers. Writing takes no memory.
+From `NULL` on a second word has two numbers. Writing takes no memory.
 """
 
 from __future__ import annotations
@@ -14,11 +14,6 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros64
 
-VERBS: Final = (
-    "take", "hold", "hit", "write", "publish", "drop", "forget", "reset", "name", "null", "advance", "gone", "copy",
-    "end",
-)  # fmt: skip
-"""By number. A "hit" holds what a lookup found, a "copy" moves its holder to a new block, "gone" ends a request."""
 TAKE: Final = 0
 HOLD: Final = 1
 HIT: Final = 2
@@ -37,31 +32,22 @@ HOLDERS: Final = 2**28
 
 @final
 class Tape:
-    """A buffer of words, with the function that is given them when it is full; that must not raise an error.
-
-    Attributes:
-        holder: the request that acts from now on, until the call ends.
-        names: the ids of requests that have ended since the words were given, by holder.
-    """
+    """A buffer of words, with the function that is given them when it is full; that must not raise an error."""
 
     def __init__(self, size: int, note: Callable[[vec[i64], int], object]) -> None:
-        self.holder: i64 = 0
-        self.names: dict[int, str] = {}
+        self.holder: i64 = 0  # the request that acts from now on, until the call ends
+        self.names: dict[int, str] = {}  # the ids of requests that have ended since words were given, by holder
         self._words: vec[i64] = zeros64(size)
         self._count: i64 = 0
         self._ended: i64 = 0  # words up to the end of the last call
         self._note = note
 
-    def put(self, verb: i64, value: i64) -> None:
+    def put(self, verb: i64, value: i64, high: i64 = 0, low: i64 = 0) -> None:
         if self._count + 1 >= i64(len(self._words)):  # the second word of a step follows its first
             self.flush()
         self._words[self._count] = verb << 59 | self.holder << 31 | value
-        self._count += 1
-
-    def put_both(self, verb: i64, value: i64, high: i64, low: i64) -> None:
-        self.put(verb, value)
-        self._words[self._count] = high << 32 | low
-        self._count += 1
+        self._words[self._count + 1] = high << 32 | low
+        self._count += 1 if verb < NULL else 2
 
     def put_each(self, verb: i64, ids: vec[i32], start: i64, stop: i64) -> None:
         while stop > start:
@@ -73,7 +59,7 @@ class Tape:
         """Write that a call has ended, if it wrote anything: with how many blocks free, and how many findable."""
         if self._count != self._ended:
             self.holder = 0
-            self.put_both(END, num_free, 0, num_keyed)
+            self.put(END, num_free, 0, num_keyed)
             self._ended = self._count
 
     def flush(self) -> None:

@@ -397,16 +397,14 @@ def act(
 
 
 def note_request(state: State, tables: RequestTables, verb: i64, number: i64) -> None:
-    """Trace that a request goes on with so many settled tokens, or ends; until the call ends it is the one that acts.
-
-    One that ends with a step or a load under way leaves its blocks to that: then the number is 1.
-    """
+    """Trace that a request goes on with some settled tokens, or ends; until the call ends, it is the one that acts."""
+    # One that ends while a step or a load is under way leaves its blocks to that, and the number is 1.
     tape = state.pool._tape
     if tape is not None:
         tape.holder = tables.uid % HOLDERS
         if verb == GONE:
             tape.names[int(tape.holder)] = tables.request_id
-        tape.put_both(verb, 0, number, i64(len(tables.by_group[0].blocks)) * state.groups[0]._block_size)
+        tape.put(verb, 0, number, i64(len(tables.by_group[0].blocks)) * state.groups[0]._block_size)
 
 
 def note_entries(state: State, tables: RequestTables, ask: StepRequest | None) -> None:
@@ -416,14 +414,14 @@ def note_entries(state: State, tables: RequestTables, ask: StepRequest | None) -
     while tape is not None and at < state.config.num_groups:
         group, table = state.groups[at], tables.by_group[at]
         if table.num_trimmed > group.sinks:
-            tape.put_both(NULL, at, group.sinks, table.num_trimmed)
+            tape.put(NULL, at, group.sinks, table.num_trimmed)
         entry: i64 = i64(len(table.blocks))
         if ask is not None and not group.is_encoder:
             # A step that leaves a checkpoint fills the entry before its last as well.
             entry = max(0, group.first_written(ask) - (1 if ask.checkpoint > 0 and not group.is_row() else 0))
         while entry < i64(len(table.blocks)):
             if table.blocks[entry] == 0:
-                tape.put_both(NULL, at, entry, entry + 1)
+                tape.put(NULL, at, entry, entry + 1)
             else:
                 tape.put(WRITE, i64(table.blocks[entry]))
             entry += 1
