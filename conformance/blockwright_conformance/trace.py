@@ -10,7 +10,7 @@ import time
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from blockwright.errors import InvalidArgumentError
 from blockwright.observe.trace import CLOSED, ORIGIN, VERBS
 from blockwright_spec import reads as spec
-from blockwright_spec.reads import Cross, Group, Kind, drafts_beside, reads, writes
+from blockwright_spec.reads import Cross, Group, Kind, Mamba, drafts_beside, reads, writes
 
 OF_BLOCKS, WIDE = VERBS[:7], VERBS[9:]
 """The verbs of one block, and those with a second word."""
@@ -142,24 +142,33 @@ class Checker:
                     self._count(0, each, 1)
                     self._count(holder, each, -1)
             case "null":
-                return self._null(holder, value, high, low)
+                nulls = self.tables.setdefault(holder, (0, 0, {}))[2]
+                known = max(high, nulls.get((value, high), 0))
+                if found := self._read(holder, value, range(known, low)):
+                    return found
+                nulls[value, high] = low
             case "advance":
                 done, stop, nulls = self.tables.get(holder, (0, 0, {}))
                 if (high < done or low < stop) and (nulls or self.held[holder].total()):
                     return f"tokens go back from {done}..{stop} to {high}..{low}"
                 self.tables[holder] = high, low, nulls
+                for (group, first), end in nulls.items():
+                    if isinstance(self.groups[group].kind, Mamba):  # of others, what is dead once is so for ever
+                        read = ((length - 1) // self.groups[group].block_size for length in (high, low))
+                        if found := self._read(holder, group, [entry for entry in read if first <= entry < end]):
+                            return found
             case "end":
                 return self._end((value, low))
         return ""
 
-    def _null(self, holder: int, group: int, first: int, end: int) -> str:
-        done, stop, nulls = self.tables.setdefault(holder, (0, 0, {}))
+    def _read(self, holder: int, group: int, entries: Iterable[int]) -> str:
+        """Return the fault if one of the entries, which are null, may still be read or filled."""
         kind, size = self.groups[group].kind, self.groups[group].block_size
+        done, stop, _ = self.tables[holder]
         done = stop if drafts_beside(kind) else done  # the states of drafts are beside the table
-        for entry in range(max(first, nulls.get((group, first), 0)), end):
+        for entry in entries:
             if not unread(kind, size, done, stop, entry):
                 return f"BLOCK-4: entry {entry} of group {group} is null, and read at {done}..{stop} tokens"
-        nulls[group, first] = end
         return ""
 
     def _end(self, said: tuple[int, int]) -> str:

@@ -27,7 +27,7 @@ def test_the_checker_judges_as_the_page_does(seed: int, kind: Any) -> None:
     draw, now = random.Random(seed), page.pool(4, {name: page.Table(kind, 2) for name in (1, 2)})
     checker = Checker(4, [Group(kind, 2)])
     for number in range(400):
-        step, block, entry = draw.choice(page.STEPS), draw.randint(1, 3), draw.randint(0, 4)
+        step, block, entry = draw.choice((*page.STEPS, page.drop, page.drop)), draw.randint(1, 3), draw.randint(0, 4)
         done, stop, verb = draw.randint(0, 3 + number // 40), draw.randint(0, 4 + number // 40), step.__name__
         holder = draw.randint(0 if verb in ("hold", "drop") else 1, 2)  # a pin is of nobody
         places = [place for place, held in now.held.items() if place[0] == holder and held == block]
@@ -43,7 +43,10 @@ def test_the_checker_judges_as_the_page_does(seed: int, kind: Any) -> None:
         }
         after = step(now, *asked.get(verb, (place if verb in ("drop", "null") else block,)))
         judged = [checker.judge(each) for each in told.get(verb, [Step(number, verb, holder, block)])]
-        assert (not any(judged)) == (after is not None), (verb, place, block, done, stop, judged)
+        is_well = after is not None and page.law_null_entry_is_dead(after)
+        assert (not any(judged)) == is_well, (verb, place, block, done, stop, judged)
+        if after is not None and not is_well:
+            return  # the page lets tokens go on to what a recurrent layer has jumped over, and that breaks BLOCK-4
         now = now if after is None else after
         keyed = sum(each.key is not None for each in now.blocks)
         assert not checker.judge(Step(number, "end", 0, len(now.free), 0, keyed))
