@@ -21,13 +21,16 @@ from blockwright_spec import block_machine as page
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sinks, Sliding
 
 
+STEPS: Any = (*page.STEPS, page.drop, page.drop)
+
+
 @pytest.mark.parametrize("kind", [Full(), Sliding(1), Sliding(3), Sinks(1, 3), Chunked(4), Mamba(), Cross()])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_checker_judges_as_the_page_does(seed: int, kind: Any) -> None:
     draw, now = random.Random(seed), page.pool(4, {name: page.Table(kind, 2) for name in (1, 2)})
     checker = Checker(4, [Group(kind, 2)])
     for number in range(400):
-        step, block, entry = draw.choice((*page.STEPS, page.drop, page.drop)), draw.randint(1, 3), draw.randint(0, 4)
+        step, block, entry = draw.choice(STEPS), draw.randint(1, 3), draw.randint(0, 4)
         done, stop, verb = draw.randint(0, 3 + number // 40), draw.randint(0, 4 + number // 40), step.__name__
         holder = draw.randint(0 if verb in ("hold", "drop") else 1, 2)  # a pin is of nobody
         places = [place for place, held in now.held.items() if place[0] == holder and held == block]
@@ -35,13 +38,9 @@ def test_the_checker_judges_as_the_page_does(seed: int, kind: Any) -> None:
         lost, dead = now.held.get(place, 0), Step(number, "null", holder, 0, entry, entry + 1)
         told = {"advance": [Step(number, verb, holder, 0, done, stop)]}
         told["null"] = [dead, Step(number, "drop", holder, lost)][: 1 + (lost > 0)]
-        asked = {
-            "take": (place, block),
-            "hold": (place, block),
-            "write": (block, number),
-            "advance": (holder, done, stop),
-        }
-        after = step(now, *asked.get(verb, (place if verb in ("drop", "null") else block,)))
+        asked: dict[str, Any] = {"write": (block, number), "advance": (holder, done, stop)}
+        asked |= {"drop": (place,), "null": (place,), "publish": (block,), "forget": (block,)}
+        after = step(now, *asked.get(verb, (place, block)))
         judged = [checker.judge(each) for each in told.get(verb, [Step(number, verb, holder, block)])]
         is_well = after is not None and page.law_null_entry_is_dead(after)
         assert (not any(judged)) == is_well, (verb, place, block, done, stop, judged)
