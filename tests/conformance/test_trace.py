@@ -20,7 +20,6 @@ from blockwright_lab.known_bugs.variants import variant
 from blockwright_spec import block_machine as page
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sinks, Sliding
 
-
 STEPS: Any = (*page.STEPS, page.drop, page.drop)
 
 
