@@ -66,10 +66,14 @@ def traced(package: Any, path: Path) -> None:
                 request.num_computed_tokens += new + length
                 hit, length = None, 0
                 request.append_output_token_ids([number])
-            running.append(request)
+            running += [request, request.fork(f"f{number}")]
+            assert manager.fork(request, running[-1]) is not None
+            assert manager.allocate_slots(request, 1) is not None
+            request.num_computed_tokens += 1
+            manager.take_copies()
             if number == 1:
                 stack.callback(package.observe.trace(manager, path).close)
-            elif number > 1:
+            while number > 1 and len(running) > 4:
                 manager.free(running.pop(0))
 
 
@@ -88,28 +92,19 @@ def test_a_run_is_found_sound_and_a_bad_file_is_refused(tmp_path: Path, capsys: 
             check(path)
 
 
+RELEASE = "self.block_pool._release(table.blocks, start, i64(len(table.blocks)))"
 FAULTS = {
-    "a block is free while a request holds it": (Change("_let_go_by_age", "count > 0", "count > 1"), "BLOCK-3"),
-    "an evicted block can be found": (
-        Change("_evict", "self._num_evictions += index.drop_run(block, count)"),
-        "BLOCK-3",
-    ),
-    "an entry is released twice": (
-        Change(
-            "GroupTables.release",
-            "self.block_pool._release(table.blocks, start, i64(len(table.blocks)))",
-            "self.block_pool._release(table.blocks, start, start + 1)",
-            "before",
-        ),
-        "does not hold it",
-    ),
+    "a block is free while a request holds it": ("BLOCK-3", "_let_go_by_age", "count > 0", "count > 1"),
+    "an evicted block can be found": ("BLOCK-3", "_evict", "self._num_evictions += index.drop_run(block, count)"),
+    "an entry is released twice": ("does not hold it", "GroupTables.release", RELEASE, RELEASE, "before"),
+    "a shared block is written to": ("2 tables use it", "act", "tables.is_forked", "False"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_first_wrong_step_of_a_fault_is_named(fault: str, tmp_path: Path, capsys: Any) -> None:
-    change, why = FAULTS[fault]
+    why, *change = FAULTS[fault]
     with suppress(AssertionError, IndexError):  # of a pool that is broken by then
-        traced(variant(change), tmp_path / "trace")
+        traced(variant(Change(*change)), tmp_path / "trace")
     assert check(tmp_path / "trace") == 1
     assert why in capsys.readouterr().out
