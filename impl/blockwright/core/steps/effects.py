@@ -341,7 +341,9 @@ def act(
     num_replaced: i64 = len(changes.replaced)
     # Shares depend on whom a block is taken for, so the pool is told before the first is taken.
     state.pool._serve(tables.tenant)
-    note_request(state, tables, ADVANCE, ask.resumed if is_new else ask.settled)
+    tape = state.pool._tape  # asked here, since two calls would cost a step more than all else that a trace does to it
+    if tape is not None:
+        note_request(state, tables, ADVANCE, ask.resumed if is_new else ask.settled)
     if is_new:
         learn(state, ask)
         note_prompt(state, request)
@@ -364,7 +366,8 @@ def act(
     if is_new:
         for group, table in zip(state.groups, tables.by_group):
             group.fill_states(table)
-    note_entries(state, tables, ask)
+    if tape is not None:
+        note_entries(state, tables, ask)
     # One that was given up is not published any more, though its key may be known now.
     inside: i64 = kept_inside(state, tables, ask.begin) if tables.checkpoint > 0 else 0
     tables.checkpoint = inside
