@@ -202,7 +202,9 @@ class BlockwrightAdapter:
     def __init__(self, config: Config) -> None:
         groups, options = kv_cache_config(config, self.package), {**options_of(config), **self.options}
         self.manager: KVCacheManager = self.package.KVCacheManager(groups, config.max_model_len, **options)
-        if config.added.learns is not None:  # in fewer parts, and faster, so that few states show all of it
+        if (
+            config.added.learns is not None and not config.added.retains
+        ):  # in fewer parts, and faster, so that few states show all of it
             learner = self.manager.block_pool._passing
             learner.whole, learner.slow, learner.parts = config.added.learns
         state = self.manager._state

@@ -260,7 +260,8 @@ def reached(scope: Scope, state: State, action: Any, outcome: Any) -> Iterator[s
     hit, done = outcome.hit, outcome.steps[-1][1]
     facts: dict[str, object] = {
         "call batch": kind == "GrowEach" and len(outcome.steps) > 1, "call hold": kind == "AdmitHeld",
-        "call start": kind == "Start", "feature caching": hit and hit.length, "call odd": "odd" in calls,
+        "call start": kind == "Start", "call use": kind == "Touch",
+        "feature caching": hit and hit.length, "call odd": "odd" in calls,
         "feature overlaps": kind == "Settle", "feature drafts": kind == "Append" and action.accepted,
         "feature extra keys": kind == "Admit" and action.prefix[0], "feature units": hit and hit.length and done.copied,
         "call before": kind == "Publish" and not action.arguments[-1],

@@ -381,8 +381,8 @@ class BlockStore:
                 continue
             link = rows[4 * block + LINK]
             if link < 0:
-                if passing is not None and not is_outside:
-                    passing.note(block, False)
+                if passing is not None:
+                    passing.note(block, is_outside and passing.is_noted(block))
                 rows[4 * block + LINK] = link - 1
                 continue
             if block != front:

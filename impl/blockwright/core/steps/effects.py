@@ -348,6 +348,8 @@ def act(
         learn(state, ask)
         note_prompt(state, request)
         adopt(state, request, tables, ask)
+        if state.config.runs_ahead:
+            note_shared(state, tables)
         if ask.hit_length % state.config.whole_alignment != 0:
             own_parts(state, tables, ask, changes)
     else:
@@ -589,6 +591,20 @@ def unshare(state: State, tables: RequestTables, ask: StepRequest, changes: Step
             changes.replaced = append(append(replaced, i32(entry)), i32(block))
         at += 1
     tables.is_forked = False
+
+
+def note_shared(state: State, adopted: RequestTables) -> None:
+    """Have those who run look at their next step whether it writes over a state that a newcomer has hit. law: WRITE-2.
+
+    Layers that run ahead alone may, where no token behind that state is known yet. O(entries) if somebody holds it.
+    """
+    for at, group in enumerate(state.groups):
+        blocks = adopted.by_group[at].blocks
+        if group.runs_ahead and len(blocks) > 0 and state.pool.ref_count(i64(blocks[-1])) > 1:
+            for running in state.running.values():
+                if running is not adopted and blocks[-1] in running.by_group[at].blocks:
+                    running.is_forked = True
+                    running.in_place = 0
 
 
 def adopt(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> None:
