@@ -149,7 +149,8 @@ $(SGLANG)/.ready: constraints-dev.txt
 	@touch $@
 
 test-sglang: build $(SGLANG)/.ready ## under SGLang's real scheduler (CPU, no model): right slots, the same answers as with its own tree
-	PYTHONPATH=impl:. $(SGLANG)/bin/python -m pytest -o filterwarnings= tests/engines/test_sglang.py $(PYTEST_ARGS)
+	PYTHONPATH=impl:spec:conformance:. $(SGLANG)/bin/python -m pytest -o filterwarnings= tests/engines/test_sglang.py \
+		tests/engines/test_their_managers.py $(PYTEST_ARGS)
 
 # And one of 1.2 GB, with nano-vllm for the worked example: its own requirements are those of a GPU.
 $(TRANSFORMERS)/.ready: constraints-dev.txt
@@ -161,8 +162,8 @@ $(TRANSFORMERS)/.ready: constraints-dev.txt
 	@touch $@
 
 test-transformers: build $(TRANSFORMERS)/.ready ## in transformers' continuous batching and nano-vllm's scheduler (CPU, tiny models): the same tokens
-	PYTHONPATH=impl:. $(TRANSFORMERS)/bin/python -m pytest -o filterwarnings= tests/engines/test_transformers.py \
-		tests/engines/test_nano_vllm.py $(PYTEST_ARGS)
+	PYTHONPATH=impl:spec:conformance:. $(TRANSFORMERS)/bin/python -m pytest -o filterwarnings= tests/engines/test_transformers.py \
+		tests/engines/test_nano_vllm.py tests/engines/test_their_managers.py $(PYTEST_ARGS)
 
 test-pd: build $(ENGINES)/.ready ## hand 2,000 random requests over with each of vLLM's prefill/decode connectors, under its real schedulers
 	BLOCKWRIGHT_HAND_OVERS=2000 PYTHONPATH=impl $(ENGINES)/bin/python -m pytest -o filterwarnings= -s \

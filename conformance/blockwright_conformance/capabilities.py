@@ -8,7 +8,7 @@ kept in a TOML file beside a manager's own tests, a table ``[[deviation]]`` for 
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from pathlib import Path
@@ -27,6 +27,9 @@ class Capabilities:
         features: options of a configuration that it understands ("caching", "eagle", "groups", "block sizes", ...).
         shows: fields of its part's `Observation` that it fills; the others are not compared.
         absent: the reason for each of these that it lacks: shown beside the scopes that were left out.
+        lengths: the lengths that it takes ("block size", "window", ...), each as a set or a range; others: all.
+        ways: what it does otherwise than the specification, which then follows it (`kv_cache.ways`).
+        excludes: returns why it does not take a configuration, or "" if it does.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -34,6 +37,9 @@ class Capabilities:
     features: frozenset[str] = frozenset()
     shows: frozenset[str] = frozenset()
     absent: Mapping[str, str] = field(default_factory=dict)
+    lengths: Mapping[str, Container[int]] = field(default_factory=dict)
+    ways: frozenset[str] = frozenset()
+    excludes: Callable[[Any], str] | None = None
 
     def lacks(self, needs: "Capabilities") -> list[str]:
         """Name the abilities that a scope needs and this manager lacks, with the reason if one is given.
@@ -41,11 +47,14 @@ class Capabilities:
         >>> Capabilities(kinds=frozenset({"full"})).lacks(Capabilities(kinds=frozenset({"full", "mamba"})))
         ['kind mamba']
         """
-        return [
-            f"{what} {name}" + (f": {self.absent[name]}" if name in self.absent else "")
+        missing = [
+            (f"{what} {name}", name)
             for what in ("kind", "call", "feature")
             for name in sorted(getattr(needs, f"{what}s") - getattr(self, f"{what}s"))
         ]
+        for name, taken in self.lengths.items():
+            missing += [(f"{name} {each}", name) for each in needs.lengths.get(name, ()) if each not in taken]  # type: ignore[attr-defined]
+        return [words + (f": {self.absent[name]}" if name in self.absent else "") for words, name in missing]
 
 
 class Standing(Enum):

@@ -31,6 +31,7 @@ from .kv_cache.scopes import PROFILES
 from .rows import COLUMNS as SUMMARY
 from .rows import LONG, announced, as_data, counted, raised
 from .rows import cells as summary
+from .trace import check
 
 _COLUMNS: Final = ("gate", "manager", "scope", "states", "transitions", "violations", "seconds", "law")
 
@@ -52,6 +53,7 @@ examples:
   blockwright conform --policy mymodule:MyPolicy       an eviction policy, named as for replay
   blockwright conform --explorer build/explorer        lock-step twice as fast, with the compiled specification
   blockwright conform --json report.json
+  blockwright conform --trace engine.trace             the run of an engine, as blockwright.observe.trace wrote it
 """
 
 
@@ -87,6 +89,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes to use (default: 2)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON (- for stdout)")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="check the trace of a run, and nothing else")
     parser.set_defaults(run=run)
 
 
@@ -97,7 +100,9 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the gates and report; 1 where a law is broken."""
+    """Run the gates and report, or check a trace; 1 where a law is broken."""
+    if args.trace is not None:
+        return check(args.trace)
     name = args.profile or ("pr" if _part(args) else "quick")
     profile = Profile(name, args.jobs, args.impl, args.scope, args.policy, args.explorer)
     _check(profile, args.json)

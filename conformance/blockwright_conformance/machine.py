@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.util import find_spec
 from itertools import count
 from typing import Any, ClassVar
@@ -39,8 +38,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from blockwright_spec.manager.state import Absent, Running, State, Waiting, is_loading, runs_ahead, span
-from blockwright_spec.reads import Prefix, entries
+from blockwright_spec.manager.state import Absent, Running, State, Waiting, is_loading, runs_ahead
+from blockwright_spec.reads import Prefix
 
 from .checker.history import History, HistoryError, shortest
 from .checker.lockstep import Compared
@@ -51,7 +50,7 @@ from .kv_cache.blockwright import BlockwrightAdapter
 from .kv_cache.calls import KINDS, Call
 from .kv_cache.fitting import capabilities_of, fitted, lacking
 from .kv_cache.parts import absent
-from .kv_cache.scopes import Scope, begun, layers, of_groups
+from .kv_cache.scopes import SIZES, Scope, begun, layers, of_groups, sized
 from .kv_cache.world import KVCacheWorld
 
 PICKS = st.integers(0, 63)
@@ -59,7 +58,7 @@ PICKS = st.integers(0, 63)
 HAS_TORCH = find_spec("torch") is not None
 RARE = ("evicted", "hits", "copies", "refusals")
 """What histories should have much of (`hypothesis.target`)."""
-SIZES, LAWS_EVERY = 4, 4
+LAWS_EVERY = 4
 FEW, MANY, LENGTHS = 10, 100, (20, 40, 80)
 """Examples of the first search of the gate and the most of others, and the length of their histories, by turns."""
 
@@ -78,17 +77,6 @@ def world(names: str, blocks: int, longest: int, calls: str = "chunks preempt", 
     """Return the scope of a machine: layers by their short names, the most blocks, and the longest request."""
     usual = {"slots": 4, "prompts": begun((2, 4, 7), (0, 1, 4), (0,)), "outputs": (0, 1)}
     return of_groups(layers(names), "machine", blocks, longest, calls, **usual | config)
-
-
-def sized(scope: Scope, part: int) -> Scope:
-    """Return a scope with the blocks that its longest request takes, and a part of the others; all if shared out."""
-    config = scope.config
-    states = sum(getattr(each.kind, "drafts", 0) for each in config.groups)
-    least = 2 + states + sum(entries(span(config, each), config.max_model_len) for each in config.groups)
-    least += scope.outside + config.watermark + len(config.groups) * (config.added.unit > 0)
-    more = max(0, config.num_blocks - least) * part // SIZES
-    blocks = config.num_blocks if config.added.floors else min(config.num_blocks, least + more)
-    return replace(scope, config=replace(config, num_blocks=blocks))
 
 
 class Said:

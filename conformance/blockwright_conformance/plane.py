@@ -33,6 +33,7 @@ class Plane:
         self.config, self.names = scope.config, Names()
         self.worker = BlockwrightWorker(WorkerScope(scope))
         self.rows: dict[int, Row] = {}
+        self.sources: dict[tuple[int, int], torch.Tensor] = {}  # as they were when they were copied first
         self.sizes = [1 if isinstance(each.kind, Mamba) else each.block_size for each in self.config.groups]
         self.pages = torch.full((self.config.num_blocks, max(self.sizes)), NOTHING, dtype=torch.int64)
         self.groups = [
@@ -51,8 +52,18 @@ class Plane:
         """Do on the device what an action came to: first copies, then the rows, then what its steps write."""
         after: State = outcome.state
         new = after.copies[len(before.copies) :] if after.copies[: len(before.copies)] == before.copies else ()
-        if new:
-            copy_blocks([self.pages], [(source, target) for _, source, target in new]).synchronize()
+        if not before.copies:
+            self.sources.clear()
+        for at, source, target in new:
+            # All copies are made before the step, but here the step of another request may have run by now.
+            old = self.sources.setdefault((at, source), self.pages[source].clone())
+            content, is_state = after.contents[target], isinstance(self.config.groups[at].kind, Mamba)
+            if is_state and content is not None and int(old[0]) == self.number(content):
+                self.pages[source], now = old, self.pages[source].clone()
+                copy_blocks([self.pages], [(source, target)]).synchronize()
+                self.pages[source] = now
+            else:
+                copy_blocks([self.pages], [(source, target)]).synchronize()
         if isinstance(action, GrowEach) and outcome.done:
             self.reported(action, outcome)
         elif isinstance(action, Call) and action.kind == "FinishLoad" and outcome.done:

@@ -60,22 +60,39 @@ def expected(pytestconfig: pytest.Config) -> tuple[Deviation, ...]:
         raise pytest.UsageError(f"--blockwright-expected: {error}") from error
 
 
-def test_some_scope_is_run(factory: Any, pytestconfig: pytest.Config) -> None:
+@pytest.fixture(scope="session")
+def can(factory: Any) -> Any:
+    return capabilities_of(factory)
+
+
+@pytest.fixture(scope="session")
+def named(can: Any, pytestconfig: pytest.Config) -> set[str]:
+    """Return the names of the scopes that ask something of their own."""
+    return {each.name for each in fitting(scopes_of(pytestconfig), can)}
+
+
+def test_some_scope_is_run(can: Any, pytestconfig: pytest.Config) -> None:
     """A manager that is left out of every scope is not tested."""
-    scopes, can = scopes_of(pytestconfig), capabilities_of(factory)
+    scopes = scopes_of(pytestconfig)
     if not fitting(scopes, can):
         pytest.fail(f"no scope was run: {none_fits(scopes, can)}", pytrace=False)
 
 
-def test_scope(scope: Scope, factory: Any, expected: tuple[Deviation, ...], request: pytest.FixtureRequest) -> None:
-    pytestconfig = request.config
+def test_scope(
+    scope: Scope,
+    factory: Any,
+    can: Any,
+    named: set[str],
+    expected: tuple[Deviation, ...],
+    pytestconfig: pytest.Config,
+    request: pytest.FixtureRequest,
+) -> None:
     pytestconfig.stash.setdefault(RUN, set()).add(scope.name)
-    can = capabilities_of(factory)
     able = fitted(scope, can)
     if words := lacking(able, can):
         request.node.user_properties.append(("lacks", words))
         pytest.skip(f"the manager does not do: {', '.join(words)}")
-    if able.name not in {each.name for each in fitting(scopes_of(pytestconfig), can)}:
+    if able.name not in named:
         pytest.skip("without the calls that are not declared, another scope asks as much")
     for finding in findings([judged(able, factory)]):
         known = next((each for each in expected if each.explains(finding)), None)

@@ -1,12 +1,16 @@
 """To begin with, chapter 1: the block machine: everything that may ever happen to a block.
 
-Read this page first: a pool of blocks, the tables that hold them, eight steps and four invariants. A block is
+Read this page first: a pool of blocks, the tables that hold them, eight steps and four invariants. A *place* holds a
+block: it is an entry of a table, and so a *user* of the block; or a *pin*, which only keeps it until some other work is
+done, such as a copy that is still to be made. A block is
 
 - null: the one in entries of tables that no token will read;
 - free: no place holds it, and it has no content; - free and findable: no place holds it, but a lookup still finds its
   content; it is a candidate for eviction;
 - held, by any number of places: its only user may write to it;
-- held and findable: a lookup finds it as well, so that others may share it, and it is never written to any more.
+- held and findable: a lookup finds it as well, so that others may share it.
+
+A lookup finds what a block's only user wrote, and nothing is written to the block until lookups find it no more.
 
 The other chapters define which step comes when. Whatever they do to a block, in a manager, in block tables or in tiers
 off the device, is a sequence of these steps, or none at all: the gate `refinement` follows every transition.
@@ -21,10 +25,7 @@ NULL = 0
 """The null block."""
 
 Place = tuple[Hashable, int]
-"""What can hold a block: an entry of a table, by the table's name and a number; or a pin, whose name is no table's.
-
-An entry uses its block. A pin only keeps one until some other work is done, such as a copy that is still to be made.
-"""
+"""A place: an entry of a table, by the table's name and a number; or a pin, whose name is no table's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """To begin with, chapter 2: the positions that a token reads, and the consequences.
 
 One function, `reads`, defines for each kind of layer which earlier positions a token reads. The entries to keep and to
-trim, the length of a hit and the blocks that a step fills are sets derived from it. Nothing else is defined per kind,
-except that a recurrent layer fills one slot a step (`writes`) and reads a state that must stop exactly there.
+trim, the length of a hit and the blocks that a step fills are sets derived from it. Six other functions name kinds: a
+recurrent layer fills a slot a step (`writes`), reads a state that stops exactly there (`shows`), may have draft states
+(`drafts_beside`, `drafts_within`) and no margin (`margin`); an encoder's entries are never dead (`dead`).
 """
 
 from collections.abc import Callable, Hashable, Sequence

@@ -12,7 +12,7 @@ from blockwright_lab.contracts.gate import CONTRACTS
 from blockwright_lab.known_bugs.bugs import BUGS, NOT_POSSIBLE
 from blockwright_lab.known_bugs.changes import edited
 from blockwright_lab.mutation import survivors
-from blockwright_lab.mutation.planted import FAULTS
+from blockwright_lab.mutation.planted import FAULTS, LAWS
 from blockwright_lab.mutation.targets import MEDIA, TARGETS, all_mutations, target
 from blockwright_lab.numerics.damage_gate import HARMLESS, SHOWN
 from blockwright_spec.block_machine import STEPS
@@ -35,6 +35,19 @@ def test_every_source_is_mutated_once_or_left_out_with_a_reason() -> None:
     assert all((survivors.TREE / file.partition("::")[0]).exists() for each in TARGETS for file in each.tests)
     digests = [each.digest for each in all_mutations()]
     assert len(set(digests)) == len(digests)
+
+
+BY_HAND = {"BLOCK": "block_machine", "LAYOUT": "storage", "DISK": "directory", "CALL": "directory", "KEEP": "keeping"}
+BY_HAND |= {"SHARE": "retention", "HINT": "retention"}
+"""The tests of the specification that show laws broken which no scope can break, by the names of the laws."""
+
+
+def test_every_law_alone_refuses_something() -> None:
+    """A known bug, a planted fault, or a state or history by hand: a law that is weakened to nothing is noticed."""
+    left = [law for law in law_ids() if law not in {bug.law for bug in BUGS} | LAWS.keys()]
+    files = {law: survivors.TREE / f"tests/spec/test_{BY_HAND[law.partition('-')[0]]}.py" for law in left}
+    assert [law for law, file in files.items() if law not in file.read_text(encoding="utf-8")] == []
+    assert LAWS.keys() <= set(law_ids())
 
 
 def test_survivors_have_a_reason() -> None:

@@ -1,7 +1,7 @@
 """Property: each invariant of the page can fail, and an entry stays as long as it is read or filled.
 
 How: an invariant is shown a state with one field altered; entries of each kind of layer are listed by hand.
-Not covered: guards and steps (the gates `refinement`, which compares their moves with those of all parts, and
+Not covered: most guards and steps (the gates `refinement`, which compares their moves with those of all parts, and
 `contracts`).
 """
 
@@ -16,6 +16,7 @@ from blockwright_spec.manager.laws import BLOCK_LAWS
 from blockwright_spec.reads import Chunked, Cross, Full, Kind, Mamba, Sliding
 
 A, B, PIN = ("A", 0), ("B", 0), ("a copy", 0)
+EMPTY = page.pool(3, {"A": Table(Sliding(2), 1), "B": Table(Full(), 1)})
 
 
 def done(now: Machine | None) -> Machine:
@@ -60,7 +61,16 @@ BROKEN: tuple[tuple[str, Callable[[Machine], Machine]], ...] = (
 @pytest.mark.parametrize(("law", "alter"), BROKEN)
 def test_an_invariant_that_is_broken_says_so(law: str, alter: Callable[[Machine], Machine]) -> None:
     """Block 1 is held by the first entry of A, written and findable; block 2 is free."""
-    empty = page.pool(3, {"A": Table(Sliding(2), 1), "B": Table(Full(), 1)})
-    shared = done(page.publish(done(page.write(done(page.take(empty, A, 1)), 1, "x")), 1))
+    shared = done(page.publish(done(page.write(done(page.take(EMPTY, A, 1)), 1, "x")), 1))
     assert [each.id for each in BLOCK_LAWS if not each.holds(shared)] == []
     assert [each.id for each in BLOCK_LAWS if not each.holds(alter(shared))] == [law]
+
+
+def test_who_may_write_and_what_goes_back() -> None:
+    """A pin is no user. Two users do not write, nor one to what is found; what is forgotten may be written."""
+    mine = done(page.take(EMPTY, A, 1))
+    found = done(page.publish(done(page.write(done(page.hold(mine, PIN, 1)), 1, "x")), 1))
+    assert page.write(found, 1, "y") is None is page.write(done(page.hold(mine, B, 1)), 1, "y")
+    assert done(page.write(done(page.forget(found, 1)), 1, "y")).blocks[1] == Block(2, "y")
+    further = done(page.advance(mine, "A", 1, 2))
+    assert page.advance(further, "A", 1, 1) is None is page.advance(further, "A", 0, 2)

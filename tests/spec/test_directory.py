@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from blockwright_spec.offload.directory import DIRECTORY_LAWS, Altered, Place, Reopened, Served
+from blockwright_spec.law import Ended, law_ended_call_is_whole, law_odd_bytes_are_refused
+from blockwright_spec.offload.directory import DIRECTORY_LAWS, RESIZED_LAWS, Altered, Place, Reopened, Resized, Served
 
 RIGHT = Reopened(
     places=(Place(frozenset((b"a",)), b"a"), Place(frozenset((b"b", b"c")), None), Place(frozenset(), None)),
@@ -53,3 +54,12 @@ def broken(after: Reopened) -> list[str]:
 )
 def test_laws_notice(change: dict[str, Any], laws: list[str]) -> None:
     assert broken(replace(RIGHT, **change)) == laws
+
+
+def test_blocks_that_a_size_loses_and_bytes_that_a_reader_takes_wrongly_are_noticed() -> None:
+    """DISK-7, CALL-1, CALL-2."""
+    wrong = ((b"a",), False), ((b"b", b"a"), False), ((b"a", b"b"), True)
+    assert not any(law.holds(Resized((b"c", b"a", b"b"), 2, *each)) for law in RESIZED_LAWS for each in wrong)
+    assert not law_odd_bytes_are_refused(KeyError, (ValueError,), False)
+    assert not law_odd_bytes_are_refused(None, (), True)
+    assert not law_ended_call_is_whole(Ended(0, 2, 1))

@@ -117,6 +117,12 @@ def test_a_share_is_not_left_without_floors() -> None:
     assert any(not law_share_is_as_if_alone(*pair, (1, (*tokens, 0))) for pair in pairs for tokens in TOKENS)
 
 
+def test_floors_must_fit() -> None:
+    """SHARE-1."""
+    config = Config((Group(Full(), 1),), 6, 2, added=ConfigAdded(retains=True, floors=((1, 3), (4, 3))))
+    assert [law.id for law in POLICY_LAWS if not law.holds(initial(config, 1))] == ["SHARE-1"]
+
+
 class Beside:
     """A random history of a tenant, 1, that runs beside another, 4, and the same requests of the first alone."""
 

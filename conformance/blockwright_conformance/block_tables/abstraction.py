@@ -45,16 +45,10 @@ def ranked(times: Sequence[int]) -> tuple[int, ...]:
 
 def expected(state: Paged) -> PagedObservation:
     blocks, pending = range(len(state.contents)), ends(state.copies)
-    return PagedObservation(
-        tuple([table_shown(state, table) for table in state.tables]),
-        state.free,
-        tuple([entries_of(state, block) + pending.count(block) + (block == state.null) for block in blocks]),
-        state.null,
-        state.copies,
-        state.keys,
-        state.fresh,
-        ranked(state.times),
-    )
+    tables = tuple([table_shown(state, table) for table in state.tables])
+    held = tuple([entries_of(state, block) + pending.count(block) + (block == state.null) for block in blocks])
+    rest = state.null, state.copies, state.keys, state.fresh, ranked(state.times)
+    return PagedObservation(tables, state.free, held, *rest)
 
 
 def table_shown(state: Paged, table: PagedTable | None) -> TableShown | None:

@@ -183,20 +183,14 @@ def mark_table(scope: PagedScope, state: Paged) -> Arguments:
 
 
 KINDS: dict[str, tuple[str, Callable[[PagedScope, Paged], Arguments]]] = {
-    "Allocate": ("allocate", allocate),
-    "Fork": ("fork", fork),
-    "FreeTable": ("free", free),
-    "AppendTokens": ("append", append),
-    "Ensure": ("ensure", ensure),
-    "MarkTable": ("mark_table", mark_table),
+    "Allocate": ("allocate", allocate), "Fork": ("fork", fork), "FreeTable": ("free", free),
+    "AppendTokens": ("append", append), "Ensure": ("ensure", ensure), "MarkTable": ("mark_table", mark_table),
     "Swap": ("swap", swap),
     "ClearCopies": ("clear_copies", lambda scope, state: iter([()] * ("delay" in scope.calls))),
     "MarkComputed": ("mark_computed", lambda scope, state: iter([()] * ("mark" in scope.calls))),
     "ResetCache": ("reset", lambda scope, state: iter([(each,) for each in scope.devices if "reset" in scope.calls])),
-    "Access": ("access", access),
-    "AccessFound": ("access", access_found),
-    "AccessUnknown": ("access", access_unknown),
-}
+    "Access": ("access", access), "AccessFound": ("access", access_found), "AccessUnknown": ("access", access_unknown),
+}  # fmt: skip
 """The kinds of calls in the order in which they are tried: the call, and with which arguments a scope allows it."""
 
 

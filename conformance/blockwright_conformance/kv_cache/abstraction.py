@@ -4,6 +4,8 @@ This is trusted code: it decides what "the same state" means. It is short, it is
 the mutants of the kit include it.
 """
 
+from typing import Any
+
 from blockwright_spec.manager.keeping import spares_of
 from blockwright_spec.manager.retention import in_order
 from blockwright_spec.manager.state import NULL, Content, Running, State, held_tables, keys_of
@@ -56,10 +58,6 @@ def compared(observation: Observation, ordered: bool) -> Observation:
     `lockstep.miscounted`, `lockstep.mistold`).
     """
     queue, references = observation.queue, observation.references
-    return observation._replace(
-        queue=queue if ordered or queue is None else tuple(sorted(queue)),
-        references=references and references[1:],
-        listeners=None,
-        counted=None,
-        told=None,
-    )
+    apart: dict[str, Any] = dict.fromkeys(("listeners", "counted", "told", "kept"))
+    queue = queue if ordered or queue is None else tuple(sorted(queue))
+    return observation._replace(queue=queue, references=references and references[1:], **apart)

@@ -123,6 +123,8 @@ class Observation(NamedTuple):
     """Where hits may end inside blocks: per block, the other lengths that it is published as, ascending."""
     told: Told | None = None
     """Where an order of eviction chooses: what it was told, of hits since the last observation."""
+    kept: tuple[int, ...] | None = None
+    """Of a manager that forgets: the free blocks with contents that a lookup may still find."""
 
 
 class ManagerAdapter(Protocol):

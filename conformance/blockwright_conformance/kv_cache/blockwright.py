@@ -27,8 +27,7 @@ TOKENS: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
 STATES: dict[str, Any] = {"shapes": ((1,),), "dtypes": ("float32",)}
 SPECS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("FullAttentionSpec", TOKENS),
-    "sliding": ("SlidingWindowSpec", TOKENS),
-    "sinks": ("SlidingWindowSpec", TOKENS),
+    **dict.fromkeys(("sliding", "sinks"), ("SlidingWindowSpec", TOKENS)),
     "chunked": ("ChunkedLocalAttentionSpec", TOKENS),
     "ahead": ("MambaSpec", STATES | {"runs_ahead": True}),
     "mamba": ("MambaSpec", STATES),
@@ -203,7 +202,9 @@ class BlockwrightAdapter:
     def __init__(self, config: Config) -> None:
         groups, options = kv_cache_config(config, self.package), {**options_of(config), **self.options}
         self.manager: KVCacheManager = self.package.KVCacheManager(groups, config.max_model_len, **options)
-        if config.added.learns is not None:  # in fewer parts, and faster, so that few states show all of it
+        if (
+            config.added.learns is not None and not config.added.retains
+        ):  # in fewer parts, and faster, so that few states show all of it
             learner = self.manager.block_pool._passing
             learner.whole, learner.slow, learner.parts = config.added.learns
         state = self.manager._state
@@ -230,17 +231,15 @@ class BlockwrightAdapter:
     def copy(self) -> Self:
         """Return an independent copy; requests are copied when they are next used."""
         manager = self.manager.copy()
+        own = {name: getattr(self, name).copy() for name in ("requests", "prefixes", "counts", "joined")}
         return twin_of(
             self,
             manager=manager,
-            requests=self.requests.copy(),
-            prefixes=self.prefixes.copy(),
             hits={name: self.package.KVCacheBlocks(manager.block_pool, hit.ids) for name, hit in self.hits.items()},
             plans={},
-            counts=self.counts.copy(),
             stream=None if self.stream is None else self.stream.copy(),
-            joined=self.joined[:],
             account=None if self.account is None else self.account.copy(manager),
+            **own,
         )
 
     def owned(self, name: str) -> Request:

@@ -300,10 +300,11 @@ def is_counted(state: State) -> bool:
 def abort(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
     """Yield counts that do not cover the last step, and whether the request goes on later.
 
-    One token is missing, the whole step, or the engine has set the count back to 0 already.
+    One token is missing, the whole step, or the engine has set the count back to 0 already: not one that leaves calls
+    out, since its count is all that is heard of them.
     """
     request = running(state, slot)
-    for count in sorted({certain(request) - 1, request.settled, 0}):
+    for count in sorted({certain(request) - 1, request.settled, *((0,) if "lease" not in scope.calls else ())}):
         if 0 <= count < certain(request) <= len(prefix[1]):
             yield from ((slot, count, resumes) for resumes in (False, True)[: 1 + ("preempt" in scope.calls)])
 

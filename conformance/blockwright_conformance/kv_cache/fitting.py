@@ -6,24 +6,31 @@ manager that is not run is not tested: a report in which nothing was run is a fa
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
+from blockwright_spec.manager.hits import found
+from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import When
-from blockwright_spec.manager.state import State
+from blockwright_spec.manager.state import Config, State, initial
 
 from ..capabilities import Capabilities
 from ..checker.world import kind_of
 from ..gates import GateResult, Profile, factory_of
 from .calls import KINDS
-from .scopes import FILE, FOR_OTHERS, Scope, kind_and_lengths, large_scopes, option
+from .scopes import DERIVED, FILE, FOR_OTHERS, Scope, kind_and_lengths, large_scopes, option
 
 
 def has(name: str, scope: Scope) -> bool:
     return bool(option(scope.config, name))
+
+
+@cache
+def longest_empty_hit(config: Config, tokens: int) -> int:
+    return found(initial(config, 1), (0, (0,) * tokens), LRU).length
 
 
 OPTIONS = {each: each for each in ("caching", "eagle", "overlaps", "settles", "watermark", "counts")} | {
@@ -40,16 +47,26 @@ FEATURES: dict[str, Callable[[Scope], object]] = {
     "lookahead": lambda scope: any(scope.lookaheads),
     "encoder": lambda scope: scope.encoder,
     "extra keys": lambda scope: any(extra for extra, _ in scope.prompts),
+    "too long": lambda scope: scope.max_tokens > scope.config.max_model_len,
+    "empty hits": lambda scope: scope.config.caching and longest_empty_hit(scope.config, scope.max_tokens),
 }
 
-NAMES: dict[str, dict[str, str]] = {what: FILE[what] for what in ("kinds", "calls", "features")}
+NAMES: dict[str, dict[str, str]] = {what: FILE[what] for what in ("kinds", "calls", "features", "lengths", "ways")}
 """Everything that a manager may declare, with its meaning."""
 
 
 def needs_of(scope: Scope) -> Capabilities:
     kinds = [kind_and_lengths(group.kind)[0] for group in scope.config.groups]
     features = (word for word, is_needed in FEATURES.items() if is_needed(scope))
-    return Capabilities(frozenset(kinds), frozenset(scope.calls), frozenset(features))
+    return Capabilities(frozenset(kinds), frozenset(scope.calls), frozenset(features), lengths=lengths_of([scope]))
+
+
+def lengths_of(scopes: Iterable[Scope]) -> dict[str, list[int]]:
+    """Return the lengths of the layers of some scopes, by their names."""
+    groups = [group for each in scopes for group in each.config.groups]
+    every = [("block size", each.block_size) for each in groups]
+    every += [pair for each in groups for pair in kind_and_lengths(each.kind)[1].items()]
+    return {name: sorted({length for other, length in every if other == name}) for name, _ in every}
 
 
 QUESTIONS = frozenset(("plan", "explain", "pin"))
@@ -97,6 +114,10 @@ def check_names(declared: Capabilities) -> None:
             f"{name!r} is none of the {what} ({hint(name, known)})"
             for name in sorted(frozenset(names) - known.keys(), key=str)
         ]
+    for name, lengths in lengths_of((*FOR_OTHERS["nightly"], *large_scopes())).items():
+        taken: Any = declared.lengths.get(name, lengths) if isinstance(declared.lengths, Mapping) else ()
+        if not isinstance(taken, Container) or not any(each in taken for each in lengths):
+            wrong.append(f"lengths: no scope has a {name} in {taken!r} (known: {', '.join(map(str, lengths))})")
     if wrong:
         raise ValueError(f"capabilities: {', '.join(wrong)}")
 
@@ -110,8 +131,8 @@ def lacking(scope: Scope, capabilities: Capabilities | None) -> list[str]:
     """Name the abilities that a scope needs and a manager lacks; empty if it can run the scope."""
     if capabilities is None:
         return []
-    needs = needs_of(scope)
-    return capabilities.lacks(replace(needs, calls=needs.calls - QUESTIONS))
+    needs, why = needs_of(scope), capabilities.excludes(scope.config) if capabilities.excludes else ""
+    return capabilities.lacks(replace(needs, calls=needs.calls - QUESTIONS)) + [why] * bool(why)
 
 
 def fitted(scope: Scope, capabilities: Capabilities | None) -> Scope:
@@ -119,7 +140,7 @@ def fitted(scope: Scope, capabilities: Capabilities | None) -> Scope:
     if capabilities is None:
         return scope
     can = capabilities.features
-    changes: dict[str, Any] = {"calls": scope.calls & capabilities.calls}
+    changes: dict[str, Any] = {"calls": scope.calls & capabilities.calls, "ways": frozenset(capabilities.ways)}
     if "drafts" not in can:
         changes["drafts"] = 0
     if "lookahead" not in can:
@@ -174,11 +195,8 @@ def unusable(profile: Profile) -> str:
     except Exception as error:
         return f"the factory raised {type(error).__name__} when it was called with a Config: {error}"
     missing = [name for name in MEMBERS if not hasattr(manager, name)]
-    if missing:
-        return (
-            f"the factory returned {type(manager).__name__!r}, which has no {', '.join(missing)} (see ManagerAdapter)"
-        )
-    return ""
+    name = type(manager).__name__
+    return f"the factory returned {name!r}, which has no {', '.join(missing)} (see ManagerAdapter)" if missing else ""
 
 
 def lacks(scopes: Iterable[Scope], can: Capabilities | None) -> dict[str, list[str]]:
@@ -211,7 +229,7 @@ OWN_LENGTH: Final = {"sliding": "window", "sinks": "window", "chunked": "chunk"}
 """The length that decides what a layer of a kind keeps."""
 
 PLACES: Final = ("below", "at", "above")
-"""Where a length may lie beside a block; a chunk is never below a block, which would hold parts of two."""
+"""Where a length may lie beside a block."""
 
 
 def met(scopes: Sequence[Scope], can: Capabilities, fired: Mapping[str, Mapping[str, int]] | None = None) -> list[Met]:
@@ -220,7 +238,7 @@ def met(scopes: Sequence[Scope], can: Capabilities, fired: Mapping[str, Mapping[
     `fired` is what happened in each scope, by its name (`reached`).
     """
     ran = [each for each in scopes if fired is None or fired.get(each.name)]
-    rows = [kind_met(kind, ran, "groups" in can.features) for kind in sorted(can.kinds)]
+    rows = [kind_met(kind, ran, fitting(DERIVED, can)) for kind in sorted(can.kinds)]
     for what in ("call", "feature"):
         for name in sorted(getattr(can, f"{what}s")):
             word, asks = f"{what} {name}", [each for each in scopes if name in getattr(needs_of(each), f"{what}s")]
@@ -242,7 +260,8 @@ def reached(scope: Scope, state: State, action: Any, outcome: Any) -> Iterator[s
     hit, done = outcome.hit, outcome.steps[-1][1]
     facts: dict[str, object] = {
         "call batch": kind == "GrowEach" and len(outcome.steps) > 1, "call hold": kind == "AdmitHeld",
-        "call start": kind == "Start", "feature caching": hit and hit.length, "call odd": "odd" in calls,
+        "call start": kind == "Start", "call use": kind == "Touch",
+        "feature caching": hit and hit.length, "call odd": "odd" in calls,
         "feature overlaps": kind == "Settle", "feature drafts": kind == "Append" and action.accepted,
         "feature extra keys": kind == "Admit" and action.prefix[0], "feature units": hit and hit.length and done.copied,
         "call before": kind == "Publish" and not action.arguments[-1],
@@ -279,27 +298,32 @@ def never_asked(profile: Profile) -> list[str]:
     return [] if can is None else [each.name for each in met(scopes, can) if not each.scopes]
 
 
-def kind_met(kind: str, scopes: Sequence[Scope], groups: bool) -> Met:
-    sizes, places, company = set(), set(), set()
-    for each in scopes:
-        for group in each.config.groups:
-            name, lengths = kind_and_lengths(group.kind)
-            if name == kind:
-                own, size = lengths.get(OWN_LENGTH.get(kind, ""), 0), group.block_size
-                sizes.add(size)
-                places.add(PLACES[1 + (own > size) - (own < size)])
-                company.add("alone" if len(each.config.groups) == 1 else "with other groups")
+def shapes_of(kind: str, scopes: Iterable[Scope]) -> tuple[set[int], set[str], set[str]]:
+    """Return the block sizes of a kind of layer, where its own length lies beside them, and whether it was alone."""
+    every = [
+        (group, *kind_and_lengths(group.kind), len(each.config.groups))
+        for each in scopes
+        for group in each.config.groups
+    ]
+    mine = [
+        (got.get(OWN_LENGTH.get(kind, ""), 0), at.block_size, count) for at, name, got, count in every if name == kind
+    ]
+    places = {PLACES[1 + (own > size) - (own < size)] for own, size, _ in mine}
+    return {size for _, size, _ in mine}, places, {"with other groups" if count > 1 else "alone" for *_, count in mine}
+
+
+def kind_met(kind: str, scopes: Sequence[Scope], possible: Sequence[Scope]) -> Met:
+    """Return how a kind was met, and what of that which the scopes that are `possible` have was not."""
     count = sum(kind in needs_of(each).kinds for each in scopes)
     if not count:
         return Met(f"kind {kind}", 0, "", "never met")
-    how, missing = [f"blocks of {', '.join(map(str, sorted(sizes)))}"], ["at one block size only"] * (len(sizes) == 1)
-    if length := OWN_LENGTH.get(kind):
-        how.append(f"{length} {', '.join(each for each in PLACES if each in places)} a block")
-        missing += [f"no {length} {each} a block" for each in PLACES[kind == "chunked" :] if each not in places]
-    how.append(", ".join(sorted(company)))
-    wanted = ("with other groups",) if kind == "cross" else ("alone", "with other groups")[: 1 + groups]
-    missing += [f"never {each}" for each in wanted if each not in company]
-    return Met(f"kind {kind}", count, "; ".join(how), "; ".join(missing))
+    (sizes, places, company), (every, sides, others) = shapes_of(kind, scopes), shapes_of(kind, possible)
+    how, length = [f"blocks of {', '.join(map(str, sorted(sizes)))}"], OWN_LENGTH.get(kind)
+    how += [f"{length} {', '.join(each for each in PLACES if each in places)} a block"] * bool(length)
+    missing = ["at one block size only"] * (len(sizes) == 1 < len(every))
+    missing += [f"no {length} {each} a block" for each in PLACES if length and each in sides - places]
+    missing += [f"never {each}" for each in sorted(others - company)]
+    return Met(f"kind {kind}", count, "; ".join((*how, ", ".join(sorted(company)))), "; ".join(missing))
 
 
 def not_run(names: Sequence[str], profile: Profile, rows: Sequence[GateResult], whole: bool) -> list[GateResult]:

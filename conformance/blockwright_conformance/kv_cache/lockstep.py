@@ -46,7 +46,10 @@ def choice_of(adapter: ManagerAdapter, state: State, reply: Reply, shown: Observ
     def take(queue: tuple[int, ...], count: int) -> tuple[int, ...]:
         return tuple([block for block in dict.fromkeys(taken) if block in queue][:count])
 
-    return Choice(take, LRU.order, lambda holders: next((each for each in holders if each in served), holders[0]))
+    def serve(holders: tuple[int, ...]) -> int:
+        return next((each for each in holders if each in served), holders[0])
+
+    return Choice(LRU.take if reply.refused and not taken else take, LRU.order, serve)
 
 
 def taken_for(state: State, slot: int, hit: Tables | None, shown: Observation) -> list[int]:

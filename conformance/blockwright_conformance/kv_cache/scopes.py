@@ -5,14 +5,14 @@ A scope fixes a manager's configuration, the prompts and tokens an engine may se
 
 import tomllib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 
 from blockwright_spec.manager.added import ConfigAdded
-from blockwright_spec.manager.state import Config
-from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sinks, Sliding
+from blockwright_spec.manager.state import Config, span
+from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sinks, Sliding, entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class Scope:
     encoder: int = 0
     outside: int = 0
     calls: frozenset[str] = field(default_factory=frozenset)
+    ways: frozenset[str] = frozenset()
+    """Ways of the manager, in which the specification follows it."""
 
 
 def rows_of(module: str) -> dict[str, Any]:
@@ -86,17 +88,15 @@ def options(rest: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return made | ({"prompts": tuple(map(prompt, made["prompts"]))} if "prompts" in made else {})
 
 
+SIZES = 4
+"""Parts of the blocks that a longest request leaves over (`sized`)."""
+
 Layers = tuple[tuple[Kind, int], ...]
 
 LAYERS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
-    "full": (Full, ()),
-    "sliding": (Sliding, ("window",)),
-    "sinks": (Sinks, ("sinks", "window")),
-    "chunked": (Chunked, ("chunk",)),
-    "ahead": (Ahead, ("drafts",)),
-    "mamba": (Mamba, ("drafts",)),
-    "cross": (Cross, ()),
-}
+    "full": (Full, ()), "sliding": (Sliding, ("window",)), "sinks": (Sinks, ("sinks", "window")), "cross": (Cross, ()),
+    "chunked": (Chunked, ("chunk",)), "ahead": (Ahead, ("drafts",)), "mamba": (Mamba, ("drafts",)),
+}  # fmt: skip
 """The kinds of layers by their names, each with the names of its own lengths."""
 
 
@@ -129,6 +129,17 @@ def of_groups(groups: Layers, theme: str, blocks: int, tokens: int, words: str, 
     options = {"slots": 2, "prompts": strings(1, 1, tokens - 1), "max_tokens": tokens, **rest}
     name = " + ".join(f"{layer_name(kind)}, block {size}" for kind, size in groups)
     return Scope(f"{name}: {theme}", config, calls=calls(words), **options)
+
+
+def sized(scope: Scope, part: int) -> Scope:
+    """Return a scope with the blocks that its longest request takes, and a part of the others; all if shared out."""
+    config = scope.config
+    states = sum(getattr(each.kind, "drafts", 0) for each in config.groups)
+    least = 2 + states + sum(entries(span(config, each), config.max_model_len) for each in config.groups)
+    least += scope.outside + config.watermark + len(config.groups) * (config.added.unit > 0)
+    more = max(0, config.num_blocks - least) * part // SIZES
+    blocks = config.num_blocks if config.added.floors else min(config.num_blocks, least + more)
+    return replace(scope, config=replace(config, num_blocks=blocks))
 
 
 def profiles(pr: tuple[Any, ...], larger: tuple[Any, ...], *quick: str) -> dict[str, tuple[Any, ...]]:

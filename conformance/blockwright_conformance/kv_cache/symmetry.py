@@ -104,14 +104,8 @@ def num_dead(group: Group, size: int, length: int) -> int:
 def timed(state: State, slot: int, request: Running) -> tuple[Any, ...]:
     if not state.config.added.overlaps:
         return ()
-    return request.settled, tuple(
-        [
-            (at, flight.start, flight.stop, flight.drafts)
-            for at, step in enumerate(state.flights)
-            for flight in step
-            if flight.slot == slot
-        ]
-    )
+    flights = [(at, each) for at, step in enumerate(state.flights) for each in step if each.slot == slot]
+    return request.settled, tuple([(at, each.start, each.stop, each.drafts) for at, each in flights])
 
 
 def form(state: State, names: Names) -> Form:

@@ -21,6 +21,7 @@ from .parts import Reply, names_of
 from .requests import GrowEach
 from .scopes import Scope
 from .symmetry import Names
+from .ways import followed
 
 Factory = Callable[[Config], ManagerAdapter]
 
@@ -100,7 +101,13 @@ class KVCacheWorld(World[State, ManagerAdapter]):
 
     def choices(self, model: ManagerAdapter, state: State, action: Any, reply: Reply, shown: Any) -> Any:
         slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else range(len(state.requests))
-        return (lockstep.choice_of(model, state, reply, shown, tuple(slots)),)
+        looks = "deduplicates" not in self.scope.ways  # a block that was replaced is in no table
+        return ((lockstep.choice_of(model, state, reply, shown, tuple(slots) if looks else ()), reply, shown),)
+
+    def meaning(self, state: State, action: Any, choice: Any = None) -> Any:
+        made, *by = choice or (None,)
+        outcome: Any = super().meaning(state, action, made)
+        return followed(self.scope.ways, state, outcome, *by) if self.scope.ways and by else outcome
 
     def observe(self, model: ManagerAdapter, state: State) -> Observation:
         if self.is_long:

@@ -28,23 +28,17 @@ STEP = ("lookahead", "later", "drafts", "external", "encoder", "whole", "reserve
 
 SIGNATURES: dict[str, tuple[Field, ...]] = {
     "send": (REQUEST, Field("extra"), Field("tokens", "tokens")),
-    "forget": (REQUEST,),
-    "find": (REQUEST,),
+    **dict.fromkeys(("forget", "find", "free"), (REQUEST,)),
     "allocate": (
         *(REQUEST, Field("computed"), Field("new"), Field("hit_length"), Field("hit_of", "name")),
         *(Field(name, "count", 0) for name in STEP),
     ),
     "batch": (Field("lookahead"), Field("asks", "pairs")),
     "append": (REQUEST, Field("tokens", "tokens")),
-    "publish": (REQUEST, Field("end")),
-    "publish_before": (REQUEST, Field("end")),
-    "trim": (REQUEST, Field("end")),
-    "free": (REQUEST,),
+    **dict.fromkeys(("publish", "publish_before", "trim"), (REQUEST, Field("end"))),
     "free_before": (REQUEST, Field("computed")),
     "fork": (REQUEST, Field("child", "name"), Field("computed"), Field("extra"), Field("tokens", "tokens")),
-    "copies": (),
-    "reset": (),
-    "start": (),
+    **dict.fromkeys(("copies", "reset", "start"), ()),
     "settle": (Field("rejected", "pairs"),),
     "loaded": (REQUEST, Field("count")),
     "common": (REQUEST, Field("running")),
@@ -89,8 +83,7 @@ ANSWERS: dict[str, tuple[Field, ...]] = {
     "served": (Field("served", "tables of requests"), Field("whole", "flag")),
     "copies": (Field("copies", "copies"),),
     "counts": (Field("counts", "tokens"),),
-    "refused": (Field("reason", "name"),),
-    "error": (Field("reason", "name"),),
+    **dict.fromkeys(("refused", "error"), (Field("reason", "name"),)),
 }
 """The words of answers, each with its fields; "refused" is "not now" or "never", "error" says that a call is wrong."""
 

@@ -131,14 +131,9 @@ def steps_of(records: list[dict[str, Any]], num_blocks: int) -> Iterator[VectorS
 
 
 def line_of(vector: Vector) -> str:
-    record = {
-        "blockwright_vector": VERSION,
-        "scope": vector.scope,
-        "number": vector.number,
-        "config": config_record(vector.config),
-        "requests": vector.requests,
-        "steps": list(step_records(vector.steps)),
-    }
+    head = {"blockwright_vector": VERSION, "scope": vector.scope, "number": vector.number}
+    record = head | {"config": config_record(vector.config), "requests": vector.requests}
+    record["steps"] = list(step_records(vector.steps))
     return json.dumps(record, separators=(",", ":"))
 
 

@@ -1,10 +1,8 @@
 """Worked examples: the shortest way to something worth seeing, found by search, with the state after each call."""
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from blockwright_conformance.checker.explore import Explorer, Node
@@ -13,7 +11,7 @@ from blockwright_conformance.kv_cache.actions import meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.requests import Admit, Grow
-from blockwright_conformance.kv_cache.scopes import EVERY, Scope
+from blockwright_conformance.kv_cache.scopes import EVERY, Scope, rows_of
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.outcomes import Reason
 from blockwright_spec.manager.state import NULL, Running, State, holders, key
@@ -88,10 +86,7 @@ def example(goal: str, text: str, **row: str) -> Example:
 
 
 GOALS: dict[str, Goal] = {name: each for name, each in globals().items() if name.startswith("is_")}
-EXAMPLES = tuple(
-    example(**row)
-    for row in tomllib.loads(Path(__file__).with_name("examples.toml").read_text(encoding="utf-8"))["example"]
-)
+EXAMPLES = tuple(example(**row) for row in rows_of(__file__)["example"])
 
 
 class Seeker(Explorer[State, ManagerAdapter]):

@@ -86,6 +86,15 @@ def shelf(offload: Any, num_blocks: int) -> Any:
     return kind(SIZE, "SHELF", num_blocks)
 
 
+def worker_of(offload: Any, handler: Any, *below: type) -> Any:
+    """Return a worker with one handler between the host and the device, and between the host and what is below it."""
+    worker = offload.OffloadingWorker()
+    for kind in dict.fromkeys((offload.GPULoadStoreSpec, *below)):
+        worker.register_handler(offload.CPULoadStoreSpec, kind, handler)
+        worker.register_handler(kind, offload.CPULoadStoreSpec, handler)
+    return worker
+
+
 class Engine:
     """A scheduler with a connector and one host tier; a block holds what its group and the prefix up to it name."""
 
@@ -113,12 +122,7 @@ class Engine:
         self.handler: Any = Copies(self.contents, fails, len(sizes) > 1)
         backends = [offload.CPUBackend(SIZE, sizes[0]), *(shelf(offload, size) for size in sizes[1:])]
         chain = offload.OffloadChain([offload.LRUOffloadingManager(each, events) for each in backends], **options)
-        worker = offload.OffloadingWorker()
-        worker.register_handler(offload.GPULoadStoreSpec, offload.CPULoadStoreSpec, self.handler)
-        worker.register_handler(offload.CPULoadStoreSpec, offload.GPULoadStoreSpec, self.handler)
-        for kind in {type(each.spec_of([], [])) for each in backends[1:]}:
-            worker.register_handler(offload.CPULoadStoreSpec, kind, self.handler)
-            worker.register_handler(kind, offload.CPULoadStoreSpec, self.handler)
+        worker = worker_of(offload, self.handler, *(type(each.spec_of([], [])) for each in backends[1:]))
         self.connector = offload.OffloadingConnector(self.manager, chain, worker, store_on=store_on)
 
     def admit(self, name: str, token: int) -> Any:

@@ -6,6 +6,7 @@ CHAIN-6   of the connector: what a load has brought is what the request's tokens
 """
 
 from collections.abc import Iterator
+from itertools import product
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,7 @@ from blockwright_spec.reads import Full, Group, Mamba, Sliding
 
 from ..numerics.engine.below import LateHandler
 from .known_bug import Fault
-from .offload_trials import Copies
+from .offload_trials import Copies, worker_of
 from .watch import rearm
 
 Tokens = tuple[int, ...]
@@ -58,9 +59,7 @@ class Engine:
         offload.OffloadingHandler.register(LateHandler)  # of a changed package it is another class
         self.handler: Any = Slots(self.contents, fails=False)
         chain = offload.OffloadChain([offload.LRUOffloadingManager(offload.CPUBackend(4, NUM_PLACES))])
-        worker = offload.OffloadingWorker()
-        worker.register_handler(offload.GPULoadStoreSpec, offload.CPULoadStoreSpec, self.handler)
-        worker.register_handler(offload.CPULoadStoreSpec, offload.GPULoadStoreSpec, self.handler)
+        worker = worker_of(offload, self.handler)
         self.connector = offload.OffloadingConnector(self.manager, chain, worker, store_on=store_on)
 
     def request(self, name: str, tokens: Tokens) -> Any:
@@ -76,16 +75,13 @@ class Engine:
         for copies in self.manager.take_copies():
             for source, destination in copies:
                 gpu[destination] = gpu[source]
-        for at, (group, table) in enumerate(
-            zip(self.groups, self.manager.get_block_ids(request.request_id), strict=True)
-        ):
-            for place in range(end - 1 if isinstance(group.kind, Mamba) else begin, end):
+        tables = zip(self.groups, self.manager.get_block_ids(request.request_id), strict=True)
+        for at, (group, table) in enumerate(tables):
+            is_state = isinstance(group.kind, Mamba)
+            for place in range(end - 1 if is_state else begin, end):
                 block, slot = table[place // group.block_size], place % group.block_size
-                content = at, tuple(request.all_token_ids[: place + 1])
-                is_state = isinstance(group.kind, Mamba)
-                gpu[block] = tuple(
-                    content if is_state or slot == other else was for other, was in enumerate(gpu[block])
-                )
+                content, old = (at, tuple(request.all_token_ids[: place + 1])), enumerate(gpu[block])
+                gpu[block] = tuple(content if is_state or slot == other else was for other, was in old)
         request.num_computed_tokens = end
         self.connector.finish_step([request])
 
@@ -96,11 +92,8 @@ class Engine:
         """
         request, known = self.request("first", prompt), len(prompt)
         size = max(group.block_size for group in self.groups)
-        ends = {
-            *(range(size, known, size) if known % 2 == 0 else ()),
-            *(end // self.unit * self.unit for end in (known - 1, known)),
-            known,
-        }
+        ends = {*(range(size, known, size) if known % 2 == 0 else ()), known}
+        ends |= {end // self.unit * self.unit for end in (known - 1, known)}
         for end in sorted(ends - {0}):
             self.step(request, end)
         for answer in ([70, 71], [72]):
@@ -176,12 +169,9 @@ def faults_of(engine: Engine, prompt: Tokens) -> Iterator[Fault]:
     turn, end = engine.serve(prompt), len(prompt) // engine.unit * engine.unit
     engine.manager.new_step_starts()
     sent = {prompt: len(prompt), turn: len(turn), turn[: len(prompt) + 2]: end}
-    on_device = {
-        each: min(most, engine.manager.get_computed_blocks(engine.request("asked", each))[1])
-        for each, most in sent.items()
-    }
-    for tokens, length in on_device.items():
-        yield from sent_again(engine, tokens, length)
+    hits = [engine.manager.get_computed_blocks(engine.request("asked", each))[1] for each in sent]
+    for (tokens, most), length in zip(sent.items(), hits, strict=True):
+        yield from sent_again(engine, tokens, min(most, length))
     engine.lose()
     engine.serve(prompt)
     yield from sent_again(engine, engine.go_on((*turn, *range(90, 98))), 0)
@@ -200,12 +190,8 @@ def sent_again(engine: Engine, tokens: Tokens, on_device: int) -> Iterator[Fault
 
 def resent(package: ModuleType) -> Iterator[Fault]:
     """Store prompts as they are computed, or as the device loses them, and send them again (PART-1, PART-2)."""
-    for groups, unit in WORLDS:
-        for store_on in ("publish", "evict"):
-            for length in LENGTHS:
-                rearm()
-                engine = Engine(package, groups, unit, store_on)
-                found = list(faults_of(engine, tuple(range(length))))
-                if found:
-                    yield found[0]
-                    return
+    for world, store_on, length in product(WORLDS, ("publish", "evict"), LENGTHS):
+        rearm()
+        if found := list(faults_of(Engine(package, *world, store_on), tuple(range(length)))):
+            yield found[0]
+            return

@@ -4,7 +4,8 @@ These are the gates' comparisons, cut short: most mutants show within a few hund
 the gate `mutants`, beside the tests of the tree (`python -m pytest` with this file runs them, too).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from blockwright_conformance.checker.world import World
 from blockwright_conformance.kv_cache.scopes import EVERY, large_scopes
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.chain import world as offload_world
-from blockwright_conformance.offload.scopes import CHAIN_PR, TIER_LARGE, TIER_PR, ChainScope, TierScope
+from blockwright_conformance.offload.scopes import CHAIN_PR, TIER_LARGE, TIER_PR
 from blockwright_conformance.worker.world import WorkerWorld
 from blockwright_conformance.worker.world import scopes as worker_scopes
 
@@ -43,13 +44,20 @@ def lawful(world: World[Any, Any]) -> None:
     assert found is None, found.detail
 
 
-ways = pytest.mark.parametrize("way", [near, far])
+def both_ways(make: Callable[[Any], World[Any, Any]], scopes: Iterable[Any]) -> Any:
+    @pytest.mark.parametrize("way", [near, far])
+    @pytest.mark.parametrize("scope", scopes, ids=lambda each: each.name)
+    def test(scope: Any, way: Way) -> None:
+        way(make(scope))
+
+    return test
 
 
-@ways
-@pytest.mark.parametrize("scope", EVERY, ids=lambda each: each.name)
-def test_managers(scope: Any, way: Way) -> None:
-    way(KVCacheWorld(scope))
+OFFLOAD, WORKERS = (*TIER_PR, *CHAIN_PR), worker_scopes("pr")
+test_managers = both_ways(KVCacheWorld, EVERY)
+test_block_tables = both_ways(TablesWorld, PAGED_PR)
+test_offloading = both_ways(offload_world, (*OFFLOAD, *TIER_LARGE))
+test_workers = both_ways(WorkerWorld, WORKERS)
 
 
 @pytest.mark.parametrize("scope", large_scopes(), ids=lambda each: each.name)
@@ -58,42 +66,19 @@ def test_large_managers(scope: Any) -> None:
     far(KVCacheWorld(scope, is_long=True))
 
 
-@ways
-@pytest.mark.parametrize("scope", PAGED_PR, ids=lambda each: each.name)
-def test_block_tables(scope: Any, way: Way) -> None:
-    way(TablesWorld(scope))
-
-
 @pytest.mark.parametrize("name", HISTORIES)
 def test_block_managers(name: str) -> None:
     """Groups of sequences, and tables longer than scopes have."""
     random_walk(HISTORIES[name], 1, FAR)
 
 
-@ways
-@pytest.mark.parametrize("scope", [*TIER_PR, *TIER_LARGE, *CHAIN_PR], ids=lambda each: each.name)
-def test_offloading(scope: Any, way: Way) -> None:
-    way(offload_world(scope))
+PARTS: Any = ((KVCacheWorld, EVERY), (TablesWorld, PAGED_PR), (offload_world, OFFLOAD), (WorkerWorld, WORKERS))
+WORLDS: dict[str, Callable[[], World[Any, Any]]] = {
+    each.name: partial(make, each) for make, own in PARTS for each in own
+}
+"""What makes the world of a scope: a world remembers what laws said of lookups, of another source than the one now."""
 
 
-WORKERS = worker_scopes("pr")
-OFFLOAD: list[TierScope | ChainScope] = [*TIER_PR, *CHAIN_PR]
-
-
-@ways
-@pytest.mark.parametrize("scope", WORKERS, ids=lambda each: each.name)
-def test_workers(scope: Any, way: Way) -> None:
-    way(WorkerWorld(scope))
-
-
-WORLDS: list[World[Any, Any]] = [
-    *map(KVCacheWorld, EVERY),
-    *map(TablesWorld, PAGED_PR),
-    *map(offload_world, OFFLOAD),
-    *map(WorkerWorld, WORKERS),
-]
-
-
-@pytest.mark.parametrize("world", WORLDS, ids=lambda each: each.scope.name)
-def test_laws(world: World[Any, Any]) -> None:
-    lawful(world)
+@pytest.mark.parametrize("scope", WORLDS)
+def test_laws(scope: str) -> None:
+    lawful(WORLDS[scope]())

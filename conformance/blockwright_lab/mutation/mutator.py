@@ -10,7 +10,7 @@ declarations (``x: i64 = ...`` is not deleted, since nothing can read an undecla
     condition    negated; and / or exchanged; one operand of them left out; not dropped
     statement    an assignment, a call, a raise, a return, a break, a continue, a del left out
     loop         ended after two rounds
-    call         two neighbouring arguments exchanged; min and max exchanged; a copy (``x[:]``, ``x.copy()``) not made
+    call         two arguments exchanged; min and max exchanged, or less an operand; a copy (``x[:]``) not made
     return       the opposite of a bool, one more than an integer, None for anything else
 """
 
@@ -265,9 +265,13 @@ def of_constant(node: ast.Constant, instead: Instead) -> Iterator[Swap]:
 
 def of_junction(node: ast.BoolOp, instead: Instead) -> Iterator[Swap]:
     yield Swap(node, "op", None, ast.Or() if isinstance(node.op, ast.And) else ast.And())
-    for index in range(len(node.values)):
-        rest = [value for at, value in enumerate(node.values) if at != index]
-        yield instead(rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest))
+    yield from map(instead, less_one(node.values, lambda rest: ast.BoolOp(node.op, rest)))
+
+
+def less_one(operands: list[ast.expr], joined: Callable[[list[ast.expr]], ast.expr]) -> Iterator[ast.expr]:
+    for index in range(len(operands) if len(operands) > 1 else 0):
+        rest = [value for at, value in enumerate(operands) if at != index]
+        yield rest[0] if len(rest) == 1 and not isinstance(rest[0], ast.Starred) else joined(rest)
 
 
 def of_unary(node: ast.UnaryOp, instead: Instead) -> Iterator[Swap]:
@@ -279,6 +283,7 @@ def of_call(node: ast.Call, instead: Instead) -> Iterator[Swap]:
     """Return calls with other arguments, of the other extreme, or not made where they only copy."""
     if isinstance(node.func, ast.Name) and node.func.id in EXTREMES:
         yield Swap(node, "func", None, ast.Name(EXTREMES[node.func.id], ast.Load()))
+        yield from map(instead, less_one(node.args, lambda rest: ast.Call(node.func, rest, node.keywords)))
     else:
         for index in range(len(node.args) - 1):
             pair = [node.args[index + 1], node.args[index]]

@@ -1,11 +1,10 @@
 """What is mutated, and what must notice it: each target has sources and tests, those of lock-step among them."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any
+
+from blockwright_conformance.kv_cache.scopes import rows_of
 
 from .mutator import Mutation, Source
 
@@ -21,7 +20,7 @@ class Target:
     """What is not mutated: a function, a class, or ``guards of`` a function, with the reason."""
 
 
-ROWS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("targets.toml").read_text(encoding="utf-8"))
+ROWS = rows_of(__file__)
 
 TARGETS = tuple(
     Target(row["name"], tuple(row["files"]), tuple(row["tests"]), row["left_out"]) for row in ROWS["target"]

@@ -11,7 +11,7 @@ from blockwright_conformance.rows import Listed, covered
 
 from .engine.worlds import EVERYTHING, WORLDS
 
-EXAMPLES = {"quick": 4, "pr": 60, "nightly": 9600}
+EXAMPLES = {"quick": 4, "pr": 36, "nightly": 9600}
 
 
 def row(name: str, profile: Profile) -> GateResult:

@@ -617,6 +617,7 @@ class KVCacheManager:
             InvalidArgumentError: more tokens than are written, or, with steps in flight, than are settled.
         """
         trim(self._state, request, num_computed_tokens)
+        self._tell()
 
     def free(self, request: Request, *, preempted: bool = False) -> None:
         """Release all blocks of a request, last first; do nothing if it holds none. O(blocks). law: REF-1.
@@ -990,8 +991,11 @@ class KVCacheManager:
 
     def _tell(self) -> None:
         """Give new facts to those who are given each fact, now that a call has ended."""
-        if self._state.journal is not None:
-            self._state.journal._deliver()
+        state = self._state
+        if state.journal is not None:
+            state.journal._deliver()
+        if state.pool._tape is not None:
+            state.pool._tape.end(state.pool._num_free, state.pool._index.num_keyed)
 
     # ------------------------------------------------------------------ what it says of itself
 

@@ -12,6 +12,7 @@ from blockwright.observe.checkpoint import dump, restore
 from blockwright.observe.picture import Picture, draw
 from blockwright.observe.prefix_index import PrefixIndex
 from blockwright.observe.stream import Batch, EventStream, Snapshot
+from blockwright.observe.trace import Trace, trace
 
 __all__ = [
     "Batch",
@@ -22,9 +23,11 @@ __all__ = [
     "Picture",
     "PrefixIndex",
     "Snapshot",
+    "Trace",
     "draw",
     "dump",
     "restore",
+    "trace",
 ]
 
 _guard(globals(), __all__)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..hints import Leaving, Wish
 from ..reads import Mamba
-from .added import keyed, named
+from .added import end_of, keyed, named
 from .choices import Choice, legal_order
 from .effects import requeued
 from .hits import useful
@@ -31,6 +31,7 @@ from .state import (
     recurrent,
     runs_ahead,
 )
+from .units import upto
 
 
 def vacated(state: State, slot: int, successor: Absent | Waiting, choice: Choice, has_run: bool = True) -> Outcome:
@@ -134,7 +135,8 @@ def law_last_is_published(before: State, done: Done) -> bool:
     had not run; drafts that were accepted last are not certain yet. Of a recurrent layer it is where that step stopped.
     """
     return all(
-        content in {each for _, each in done.state.keys}
+        upto(content, end_of(added, content)) in {upto(each, end_of(added, each)) for _, each in done.state.keys}
+        for added in (before.config.added,)
         for slot, (old, new) in enumerate(zip(before.requests, done.state.requests, strict=True))
         if isinstance(old, Running) and not isinstance(new, Running) and publishes(before.config, old)
         for content in last_contents(before, old, slot, done.kept is None)

@@ -210,8 +210,11 @@ def matched(state: State, contents: frozenset[Content], prompt: Prefix) -> int:
 
 def law_routers_find_what_the_engine_finds(state: State, routed: Routed) -> bool:
     """EV-7: a router finds what the engine's lookup finds, of all kinds of layers, as far as it can be placed."""
-    most = matched(state, index(state), routed.prompt)
-    return routed.length == most or matched(state, placed(state), routed.prompt) <= routed.length < most
+    # A hit that needs no block, where a chunk begins, it may miss: any engine serves it as well.
+    most, of_none = (matched(state, each, routed.prompt) for each in (index(state), frozenset[Content]()))
+    return (
+        routed.length == most or (most > of_none) * matched(state, placed(state), routed.prompt) <= routed.length < most
+    )
 
 
 Queue = tuple[tuple[int, Content | None], ...]

@@ -62,7 +62,9 @@ def quiet_end(config: Config, request: Running, at: int, group: Group) -> int:
     lasting = next((count for count in range(most) if any(dies(group, table, size, count))), most)
     if isinstance(group.kind, Mamba):
         done = max(certain(request), request.settled)
-        is_last = done >= (len(table) - 1) * size and config.caching and not group.kind.drafts
+        is_last = (
+            done >= (len(table) - 1) * size + isinstance(group.kind, Ahead) and config.caching and not group.kind.drafts
+        )
         is_told = not isinstance(group.kind, Ahead) or request.published[at] >= len(table) - 1
         return min(len(table) * size - 1, lasting) if is_last and is_told else 0
     filled = (request.published[at] + 1) * size - 1 if config.caching else most

@@ -17,6 +17,7 @@ from operator import add
 from typing import NamedTuple
 
 from ..reads import Full
+from .added import end_of
 from .outcomes import Done
 from .state import Config, Running, State
 
@@ -102,9 +103,9 @@ def admitted(request: Running, life: Life) -> Counts:
 
 def counted(before: State, done: Done, call: Call | None, life: Life) -> Counts:
     """Count what happened in a step; `life` is what the engine knew of the request when it was last admitted."""
-    group = counting_group(before.config)
-    size = before.config.groups[group].block_size
-    lost = Counts(evicted=sum(size for _, (at, (_, tokens)) in done.evicted if at == group and len(tokens) % size == 0))
+    size = before.config.groups[group := counting_group(before.config)].block_size
+    whole = (each for _, each in done.evicted if each[0] == group and end_of(before.config.added, each) % size == 0)
+    lost = Counts(evicted=sum(size for _ in whole))
     if call is None:
         return lost
     old, new = before.requests[call.slot], done.state.requests[call.slot]

@@ -115,7 +115,7 @@ def is_beyond(state: State, block: int, begin: int) -> bool:
 def first_written(state: State, group: Group, table: Table, start: Running, begin: int, step: Step) -> int | None:
     """Return the first entry that a step from token `begin` on may write to, if a table holds a block there."""
     size, stop = span(state.config, group), begin + step.added.external + step.new
-    if isinstance(group.kind, Ahead):
+    if isinstance(group.kind, Ahead) and stop > begin:
         entry = entries_of_states(state.config, group, len(start.prefix[1]), stop).start
     else:
         entry = next((place // size for place in writes(group.kind, begin, stop - step.added.drafts)), len(table))

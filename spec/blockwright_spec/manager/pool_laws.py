@@ -65,7 +65,7 @@ def law_free_is_findable_or_empty(state: State) -> bool:
 
 def asked(state: State) -> frozenset[Prefix]:
     """Return the prefixes a lookup may be asked for here: those of requests, and published ones and a token more."""
-    known = (request.prefix for request in state.requests if isinstance(request, Running | Waiting))
+    known = (each.prefix for each in state.requests if state.config.caching and isinstance(each, Running | Waiting))
     return frozenset((*known, *((extra, (*tokens, 0)) for _, (_, (extra, tokens)) in state.keys)))
 
 

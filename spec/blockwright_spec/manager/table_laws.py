@@ -7,6 +7,7 @@ from .added import end_of, named
 from .hits import useful
 from .publication import is_private
 from .state import NULL, Running, State, Table, covers, key, keys_of, owned, resumed, running, sharers, span
+from .units import upto
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
@@ -109,11 +110,12 @@ def law_written_is_unshared(state: State) -> bool:
 
 def law_full_is_published(state: State) -> bool:
     """PUB-2: of the entries looked at, exactly those that a hit can need are published: full blocks, the last state."""
+    # Forks that part behind a block share it under the key of the one that went on first (PUB-4).
     config, size = state.config, tuple(group.block_size for group in state.config.groups)
     recurrent = tuple(isinstance(group.kind, Mamba) for group in config.groups)
     return all(
-        tuple(each for each in keys_of(state, block) if end_of(config.added, each) == end)
-        == ((named(config.added, at, request.prefix, end),) if useful(config, at, entry) else ())
+        tuple(upto(each, end) for each in keys_of(state, block) if end_of(config.added, each) == end)
+        == ((upto(named(config.added, at, request.prefix, end), end),) if useful(config, at, entry) else ())
         for request, at, entry, block in held(state)
         for end in ((entry + 1) * size[at],)
         if not is_private(config, request)

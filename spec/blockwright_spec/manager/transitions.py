@@ -18,6 +18,7 @@ from .outcomes import Done, Outcome, Reason, Refusal, Step
 from .plans import let_go, nulled, stands, trimmed_tables
 from .preconditions import cut_for_load, going, kept_inside, starting, trim_end, wrong
 from .publication import delaying, is_open, published, replaced, stops, without
+from .retention import in_order
 from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables, runs_ahead
 from .units import remembered
 
@@ -221,6 +222,7 @@ def reset(state: State) -> Outcome:
     if any(block != NULL for table in held_tables(state) for block in table):
         return Refusal(Reason.BLOCKS_HELD)
     # EFFECT
-    marks = (Mark(),) * len(state.marks)
-    return Done(replace(state, keys=(), contents=(None,) * state.config.num_blocks, marks=marks, prompts=()))
-    # SAME: the queue and its order, requests.
+    queue = state.queue if state.config.added.retains else in_order(state, None, len(state.queue))
+    empty, marks = (None,) * state.config.num_blocks, (Mark(),) * len(state.marks)
+    return Done(replace(state, queue=queue, keys=(), contents=empty, marks=marks, prompts=()))
+    # SAME: the order in which blocks go, requests.

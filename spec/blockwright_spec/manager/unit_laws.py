@@ -15,7 +15,6 @@ from .state import (
     Request,
     Running,
     State,
-    Waiting,
     certain,
     key,
     keys_of,
@@ -189,7 +188,7 @@ def law_parts_are_near(before: State, done: Done) -> bool:
     return not shows_partings(before.config) or all(
         any(2 * (end - start) >= length - start for end in ends if start < end <= length)
         for old, new in zip(before.requests, done.state.requests, strict=True)
-        if isinstance(new, Running) and isinstance(old, Waiting)
+        if isinstance(new, Running) and not isinstance(old, Running) and done.new
         for hit, ends in ((begun(old, new, before.config.added.overlaps), parting_ends(before.config, new)),)
         for length in range(aligned(before.config) + hit, len(new.prefix[1]), aligned(before.config))
         if length < keyed(before.config.added, new.prefix)
@@ -205,17 +204,17 @@ def parting_ends(config: Config, request: Running) -> tuple[int, ...]:
 def law_parting_is_seen(before: State, done: Done) -> bool:
     """UNIT-9: where the last prompts are remembered, whoever begins like one just admitted hits all that they share.
 
-    Or it has its junction there, or farther on, if there is room for that.
+    Or it has its junction there, or farther on, if there is room for that. A fork, which has no new entries, is none.
     """
     config, added = before.config, before.config.added
     return not added.last_prompts or all(
         max(hit.length, hit.junction) >= length
         for old, new in zip(before.requests, done.state.requests, strict=True)
-        if isinstance(old, Waiting) and isinstance(new, Running)
+        if isinstance(new, Running) and not isinstance(old, Running) and done.new
         for prefix in asked(done.state)
         for hit in (found(done.state, prefix, LRU),)
         for length in hit_lengths(config, len(prefix[1]))
-        if length <= min(keyed(added, old.prefix), keyed(added, prefix))
-        if named(added, 0, old.prefix, length) == named(added, 0, prefix, length)
+        if length <= min(keyed(added, new.prefix), keyed(added, prefix))
+        if named(added, 0, new.prefix, length) == named(added, 0, prefix, length)
         if has_room(config, len(prefix[1]), length)
     )

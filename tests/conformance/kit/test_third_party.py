@@ -24,7 +24,7 @@ from blockwright_conformance import ConformanceError, run_conformance
 from blockwright_conformance.capabilities import Capabilities, Deviation, Standing, expected_of, judged
 from blockwright_conformance.gates import GateResult
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
-from blockwright_conformance.kv_cache.fitting import fitting, lacking, met
+from blockwright_conformance.kv_cache.fitting import fitting, lacking, lengths_of, met
 from blockwright_conformance.kv_cache.gate import judged as explored
 from blockwright_conformance.kv_cache.scopes import FOR_OTHERS, LAYERS, large_scopes
 
@@ -220,13 +220,20 @@ def test_scopes_follow_from_what_is_declared() -> None:
     """However little is declared, each kind is met at both sizes, and no two scopes ask the same."""
     for kind in LAYERS:
         for calls in (frozenset[str](), frozenset({"chunks", "preempt"})):
-            few = {"uncached", "encoder"} if kind == "cross" else {"caching"}
+            few = {"uncached", "encoder"} if kind == "cross" else {"caching", "empty hits"}
             kinds = {kind, "full"} if kind == "cross" else {kind}
             can = Capabilities(frozenset(kinds), calls, frozenset(few | {"groups", "block sizes"}))
             for profile in FOR_OTHERS:
                 scopes = fitting(FOR_OTHERS[profile], can)
-                assert [each.name for each in met(scopes, can) if each.missing] == [], profile
+                rows = {each.name: each for each in met(scopes, can) if each.name != "feature empty hits"}
+                assert [name for name, each in rows.items() if each.missing] == [], profile
+                assert "blocks of 1, 2" in (how := rows[f"kind {kind}"].how)
+                assert kind not in ("sliding", "sinks") or "window below, at, above a block; alone, with" in how
                 assert len({replace(each, name="") for each in scopes}) == len(scopes)
+            bound = replace(can, lengths={"block size": {2}, "window": {1, 2}}, absent={"window": "short"})
+            scopes = fitting(FOR_OTHERS["quick"], bound)
+            rows = {each.name: each for each in met(scopes, bound)}
+            assert (rows[f"kind {kind}"].missing, lengths_of(scopes)["block size"]) == ("", [2])
 
 
 @pytest.mark.parametrize(
@@ -237,6 +244,9 @@ def test_scopes_follow_from_what_is_declared() -> None:
         ("features", {"cacheing"}, "did you mean 'caching'"),
         ("calls", {"zzz"}, "'zzz' is none of the calls .known: abort, adopt, "),
         ("kinds", "full", "expected a set of names, not the text 'full'"),
+        ("ways", {"forget"}, "did you mean 'forgets'"),
+        ("lengths", {"block": {1}}, "did you mean 'block size'"),
+        ("lengths", {"block size": {16}}, "no scope has a block size in .16. .known: 1, 2"),
     ],
 )
 def test_unknown_names_are_refused_with_the_nearest(what: str, names: Any, fault: str) -> None:

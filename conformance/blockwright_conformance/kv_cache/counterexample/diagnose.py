@@ -20,19 +20,7 @@ from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.laws import LAWS, POLICY_LAWS, POLICY_STEP_LAWS, STEP_LAWS
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done
-from blockwright_spec.manager.state import (
-    NULL,
-    Config,
-    Content,
-    Hit,
-    Request,
-    Running,
-    State,
-    Waiting,
-    heads,
-    holders,
-    span,
-)
+from blockwright_spec.manager.state import NULL, Content, Hit, Request, Running, State, Waiting, heads, holders, span
 from blockwright_spec.manager.step_laws import table_after
 from blockwright_spec.manager.units import aligned, upto
 from blockwright_spec.reads import Cross, Mamba, Prefix, cut, margin, needed, shows, writes
@@ -215,7 +203,7 @@ def assumed(before: State, action: Any, reply: Reply) -> Running:
     return Running(prefix, length, min(written, len(prefix[1])), written, (), none)
 
 
-def applies(law: Law, config: Config) -> bool:
+def applies(law: Law, config: Any) -> bool:
     """Return whether a law is about a configuration at all: laws of recurrent layers, where there are some."""
     word = law.id.partition("-")[0]
     kind = {"MAMBA": Mamba, "CROSS": Cross}.get(word)
@@ -224,7 +212,7 @@ def applies(law: Law, config: Config) -> bool:
     return word != "UNIT" or bool(config.added.unit)
 
 
-def holds(law: Law, config: Config, *facts: object) -> bool:
+def holds(law: Law, config: Any, *facts: object) -> bool:
     """Return whether a law holds; one that is about it and cannot even be asked (a table is too short) does not."""
     try:
         return not applies(law, config) or law.holds(*facts)

@@ -6,13 +6,12 @@ which features are on; simple values first.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
+from blockwright_conformance.kv_cache.scopes import rows_of
 from blockwright_spec.reads import Chunked, Cross, Full, Group, Mamba, Sinks, Sliding
 
 from ...scopes import plain
@@ -43,7 +42,7 @@ class World:
     dtypes: tuple[tuple[str, str], ...] = (("float64", ""),)  # of the model, and of keys and values at rest
 
 
-FILE = tomllib.loads(Path(__file__).with_name("worlds.toml").read_text(encoding="utf-8"))
+FILE = rows_of(__file__)
 WORLDS = {row["name"]: World(**{name: plain(value) for name, value in row.items()}) for row in FILE["world"]}
 EVERYTHING = frozenset(FILE["everything"])
 

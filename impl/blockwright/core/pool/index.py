@@ -24,6 +24,7 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros32, zeros64
+from blockwright.core.pool.tape import FORGET, PUBLISH, RESET, Tape
 
 LOW: Final = 3
 HIGH: Final = 4
@@ -148,6 +149,7 @@ class PrefixIndex:
         self._edition: object | None = None  # see `edition`
         self._last_group: i64 = 0  # of which a block ever got a key
         self._read: i64 = 0  # so that reading ahead comes to something
+        self.tape: Tape | None = None
 
     def copy(self) -> PrefixIndex:
         twin = PrefixIndex(0)
@@ -165,6 +167,8 @@ class PrefixIndex:
         """Take all keys away. Takes no memory. O(num_blocks), O(1) where there is none."""
         if self.num_keyed == 0:
             return
+        if self.tape is not None:
+            self.tape.put(RESET, 0)
         # The vectors are emptied in place, because a reset must not fail for want of memory.
         slots, rows = self._slots, self.rows
         at: i64 = 0
@@ -307,12 +311,15 @@ class PrefixIndex:
         self.num_keyed += 1
         self._edition = None
         self._last_group = max(self._last_group, group)
+        if self.tape is not None:
+            self.tape.put(PUBLISH, block)
         tag: i64 = (low + group * _APART) & _TAG
         return _put(self._slots, self.rows, self._younger, self._mask, block, low, high, tag)
 
     def add_each(self, low: i64, high: i64, blocks: vec[i32], count: i64) -> None:
         """Give the first of some blocks the key in group 0, the next in group 1, ..., except blocks that have a key."""
         slots, rows, younger, mask = self._slots, self.rows, self._younger, self._mask
+        tape = self.tape
         added: i64 = 0
         group: i64 = 0
         while group < count:
@@ -326,6 +333,8 @@ class PrefixIndex:
                 else:
                     _put(slots, rows, younger, mask, block, low, high, tag)
                 added += 1
+                if tape is not None:
+                    tape.put(PUBLISH, block)
             group += 1
         self.num_keyed += added
         self._edition = None
@@ -335,6 +344,7 @@ class PrefixIndex:
         """Give the blocks of some entries that are not null and carry no key their keys; `words` as for `find_run`."""
         slots, rows, younger, mask = self._slots, self.rows, self._younger, self._mask
         shift = group * _APART
+        tape = self.tape
         added: i64 = 0
         read: i64 = 0
         i = start
@@ -354,6 +364,8 @@ class PrefixIndex:
                     low: i64 = words[at]
                     _put(slots, rows, younger, mask, block, low, words[at + 1], (low + shift) & _TAG)
                     added += 1
+                    if tape is not None:
+                        tape.put(PUBLISH, block)
         self._read = read
         self._last_group = max(self._last_group, group)
         self.num_keyed += added
@@ -364,6 +376,8 @@ class PrefixIndex:
         assert self.rows[4 * block + MARK] != 0, "only a block with a key loses it"
         self.num_keyed -= 1
         self._edition = None
+        if self.tape is not None:
+            self.tape.put(FORGET, block)
         return _take(self._slots, self.rows, self._younger, self._mask, block)
 
     def drop_run(self, block: i64, count: i64) -> i64:

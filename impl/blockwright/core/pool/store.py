@@ -41,6 +41,7 @@ from blockwright.core.pool.journal import EVICTED, TRIMMED, Journal
 from blockwright.core.pool.order.order import CandidateOrder
 from blockwright.core.pool.order.passing import PassingBlocks
 from blockwright.core.pool.tails import TailIndex
+from blockwright.core.pool.tape import COPY, DROP, HIT, HOLD, TAKE, Tape
 from blockwright.errors import InterruptedCallError, StaleHitError
 from blockwright.events import BlockStored
 
@@ -119,6 +120,7 @@ class BlockStore:
         self._adapter_marks: vec[i64] = vec[i64]()
         self._journal: Journal | None = journal
         self._facts: FactJournal | None = None
+        self._tape: Tape | None = None
 
     def _copy_to(self, twin: BlockStore) -> None:
         """Put a copy of every field of the store into another, whatever that holds. O(count)."""
@@ -258,6 +260,8 @@ class BlockStore:
         join(rows, 0, block)
         if self._passing is not None:
             self._passing.taken(ids, stop - count, stop)
+        if self._tape is not None:
+            self._tape.put_each(TAKE, ids, stop - count, stop)
         self._version += 1
         self._num_free -= count
 
@@ -287,6 +291,8 @@ class BlockStore:
             at += 1
         if len(order.gone) > 0:
             order.gone.clear()
+        if self._tape is not None:
+            self._tape.put_each(TAKE, ids, start, stop)
         self._version += 1
         self._num_free -= stop - start
 
@@ -309,6 +315,8 @@ class BlockStore:
         rows[4 * block + LINK] = -1
         self._version += 1
         self._num_free -= 1
+        if self._tape is not None:
+            self._tape.put(TAKE, block)
         return block
 
     def _evict(self, block: i64, count: i64) -> None:
@@ -348,9 +356,11 @@ class BlockStore:
             block = self._rows[4 * block + LINK] >> 32
             count -= 1
 
-    def _touch_entries(self, ids: vec[i32], is_outside: bool = False) -> None:
+    def _touch_entries(self, ids: vec[i32], is_outside: bool = False, verb: i64 = HOLD) -> None:
         """Hold each non-null block of a hit once more, or of a connector; free ones leave the queue. law: REF-1."""
         order = self._order
+        if self._tape is not None:
+            self._tape.put_each(verb, ids, 0, i64(len(ids)))
         if order is not None:
             # Candidates that go by an order are in no queue; put there, the loop below takes all free blocks out in one
             # way.
@@ -371,8 +381,8 @@ class BlockStore:
                 continue
             link = rows[4 * block + LINK]
             if link < 0:
-                if passing is not None and not is_outside:
-                    passing.note(block, False)
+                if passing is not None:
+                    passing.note(block, is_outside and passing.is_noted(block))
                 rows[4 * block + LINK] = link - 1
                 continue
             if block != front:
@@ -390,7 +400,7 @@ class BlockStore:
 
     def _adopt(self, ids: vec[i32]) -> None:
         """Hold the non-null blocks of a hit for a request, and tell the order of it. law: REF-1, ORDER-2."""
-        self._touch_entries(ids)
+        self._touch_entries(ids, False, HIT)
         if self._order is not None:
             self._order.hit(ids, self._index)
 
@@ -407,6 +417,8 @@ class BlockStore:
         REF-1, QUEUE-1.
         """
         order = self._order
+        if self._tape is not None:
+            self._tape.put_each(DROP, ids, start, stop)
         if order is not None:
             self._let_go_ranked(order, ids, start, stop)
             return
@@ -690,11 +702,14 @@ class BlockStore:
         # One holder is the writer, the other the copy: neither end may be handed out before the engine has run the
         # copy.
         self._rows[4 * new + LINK] = -2
+        left = block
         if self._ends[block] < 0:
             # What is still to be copied there is copied from the same source, so that the order of copies is free.
             self._rows[4 * block + LINK] += 1
             block = -i64(self._ends[block])
             self._rows[4 * block + LINK] -= 1
+        if self._tape is not None:
+            self._tape.put(COPY, left, block, new)
         self._note_copy(group, block, new)
         return new
 
@@ -741,12 +756,15 @@ class BlockStore:
             if copies < 0:
                 copies = 1
             self._ends[block] = 0
-            if rows[4 * block + LINK] + copies < 0:
-                rows[4 * block + LINK] += copies
-            else:
+            rows[4 * block + LINK] += copies
+            if rows[4 * block + LINK] >= 0:
                 # The last holder is given up by `_let_go`, which alone knows where in the queue a block goes.
                 rows[4 * block + LINK] = -1
+                copies -= 1
                 last = append(last, i32(block))
+            while self._tape is not None and copies > 0:
+                self._tape.put(DROP, block)
+                copies -= 1
         self._let_go(last, 0, i64(len(last)))
 
     def pending_copies(self) -> list[tuple[int, int, int]]:

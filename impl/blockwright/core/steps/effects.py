@@ -20,6 +20,7 @@ from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import ADMIT, EXTERNAL, FREE, GROW, HIT, NUM_HELD, NUM_NEW, PREEMPT, Journal
 from blockwright.core.pool.order.order import Wish
+from blockwright.core.pool.tape import ADVANCE, GONE, HOLDERS, NULL, WRITE
 from blockwright.core.steps.giving_up import give_up, num_kept
 from blockwright.core.steps.keeping import (
     ALL,
@@ -340,10 +341,15 @@ def act(
     num_replaced: i64 = len(changes.replaced)
     # Shares depend on whom a block is taken for, so the pool is told before the first is taken.
     state.pool._serve(tables.tenant)
+    tape = state.pool._tape  # asked here, since two calls would cost a step more than all else that a trace does to it
+    if tape is not None:
+        note_request(state, tables, ADVANCE, ask.resumed if is_new else ask.settled)
     if is_new:
         learn(state, ask)
         note_prompt(state, request)
         adopt(state, request, tables, ask)
+        if state.config.runs_ahead:
+            note_shared(state, tables)
         if ask.hit_length % state.config.whole_alignment != 0:
             own_parts(state, tables, ask, changes)
     else:
@@ -362,6 +368,8 @@ def act(
     if is_new:
         for group, table in zip(state.groups, tables.by_group):
             group.fill_states(table)
+    if tape is not None:
+        note_entries(state, tables, ask)
     # One that was given up is not published any more, though its key may be known now.
     inside: i64 = kept_inside(state, tables, ask.begin) if tables.checkpoint > 0 else 0
     tables.checkpoint = inside
@@ -391,6 +399,38 @@ def act(
             num_replaced += 4
     if is_new:
         count_lookup(state.lookups, request, ask.hit_length)
+
+
+def note_request(state: State, tables: RequestTables, verb: i64, number: i64) -> None:
+    """Trace that a request goes on with some settled tokens, or ends; until the call ends, it is the one that acts."""
+    # One that ends while a step or a load is under way leaves its blocks to that, and the number is 1.
+    tape = state.pool._tape
+    if tape is not None:
+        tape.holder = tables.uid % HOLDERS
+        if verb == GONE:
+            tape.names[int(tape.holder)] = tables.request_id
+        tape.put(verb, 0, number, i64(len(tables.by_group[0].blocks)) * state.groups[0]._block_size)
+
+
+def note_entries(state: State, tables: RequestTables, ask: StepRequest | None) -> None:
+    """Trace the leading null entries of a request, and of those that a step may write to blocks and null entries."""
+    tape = state.pool._tape
+    at: i64 = 0
+    while tape is not None and at < state.config.num_groups:
+        group, table = state.groups[at], tables.by_group[at]
+        if table.num_trimmed > group.sinks:
+            tape.put(NULL, at, group.sinks, table.num_trimmed)
+        entry: i64 = i64(len(table.blocks))
+        if ask is not None and not group.is_encoder:
+            # A step that leaves a checkpoint fills the entry before its last as well.
+            entry = max(0, group.first_written(ask) - (1 if ask.checkpoint > 0 and not group.is_row() else 0))
+        while entry < i64(len(table.blocks)):
+            if table.blocks[entry] == 0:
+                tape.put(NULL, at, entry, entry + 1)
+            else:
+                tape.put(WRITE, i64(table.blocks[entry]))
+            entry += 1
+        at += 1
 
 
 def fill_each(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
@@ -553,6 +593,20 @@ def unshare(state: State, tables: RequestTables, ask: StepRequest, changes: Step
     tables.is_forked = False
 
 
+def note_shared(state: State, adopted: RequestTables) -> None:
+    """Have those who run look at their next step whether it writes over a state that a newcomer has hit. law: WRITE-2.
+
+    Layers that run ahead alone may, where no token behind that state is known yet. O(entries) if somebody holds it.
+    """
+    for at, group in enumerate(state.groups):
+        blocks = adopted.by_group[at].blocks
+        if group.runs_ahead and len(blocks) > 0 and state.pool.ref_count(i64(blocks[-1])) > 1:
+            for running in state.running.values():
+                if running is not adopted and blocks[-1] in running.by_group[at].blocks:
+                    running.is_forked = True
+                    running.in_place = 0
+
+
 def adopt(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> None:
     """Hold a new request's hit, all groups' before any group grows."""
     if ask.hit is not None:
@@ -675,6 +729,7 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
             publish_last(state, tables, request, count, last, in_flight)
         state.due.remove(tables)
         want_output(state, tables, wants, resumes, last)
+        note_request(state, tables, GONE, 1 if waits else 0)
         for group, table in zip(state.groups, tables.by_group):
             if not waits:
                 state.pool._begin_release(wish, group._block_size)

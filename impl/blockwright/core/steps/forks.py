@@ -11,7 +11,8 @@ from mypy_extensions import i64
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import FORK, NUM_HELD, NUM_NEW
-from blockwright.core.steps.effects import undo
+from blockwright.core.pool.tape import ADVANCE
+from blockwright.core.steps.effects import note_request, undo
 from blockwright.core.steps.preconditions import check_keys, reach, refuse_lost, tables_of, tables_running
 from blockwright.core.steps.publication import publish_due
 from blockwright.core.steps.state import State
@@ -53,6 +54,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         given = KVCacheBlocks(state.pool, [table.blocks[:] for table in by_group])
         has_begun = True
         state.pool._serve(tables.tenant)
+        note_request(state, new, ADVANCE, tables.num_settled)
         for group, table in zip(state.groups, by_group):
             group.share(table.blocks)
         for group, table in zip(state.groups, by_group):

@@ -162,8 +162,12 @@ def want_output(state: State, tables: RequestTables, wants: vec[i64], resumes: b
         return
     count = state.config.max_len
     for group, table in zip(state.groups, tables.by_group):
-        if not group.is_encoder:
-            count = min(count, table.num_published * group._block_size)
+        if not group.is_encoder:  # of a request that publishes nothing more, nothing is known to end
+            count = (
+                min(count, table.num_published * group._block_size)
+                if table.num_published <= state.config.max_len
+                else 0
+            )
     end = within(state, max(count, last))
     if not resumes and not tables.wants_output and end >= max(wants[_PROMPT], wants[_HIT], wants[_JUNCTION]):
         end = 0

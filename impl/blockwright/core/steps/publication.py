@@ -56,6 +56,9 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
     Only now, when all groups have taken their blocks: a candidate that publishing empties, since its content is there
     twice, is the first free block, and the next group would take it before blocks that were empty. law: SHARE-4.
     """
+    # What the step before has left comes first: which of two candidates with the same contents is emptied last shows.
+    if tables.is_due:
+        publish_due(state, tables, request)
     known: i64 = request._num_prompt + i64(len(request._output))
     is_due = False
     in_place = state.config.max_len

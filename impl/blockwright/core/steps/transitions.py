@@ -14,7 +14,8 @@ from mypy_extensions import i32, i64
 from blockwright.core.keys.request import Answer, Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import FORGET, HIT, LOOKUP, PUBLISH, RESET
-from blockwright.core.steps.effects import hear, note_release, serve, vacate
+from blockwright.core.pool.tape import ADVANCE
+from blockwright.core.steps.effects import hear, note_entries, note_release, note_request, serve, vacate
 from blockwright.core.steps.keeping import trim_group
 from blockwright.core.steps.outcomes import Fits, Plan
 from blockwright.core.steps.plans import request_version
@@ -213,10 +214,12 @@ def trim(state: State, request: Request, num_computed_tokens: int) -> None:
         at: i64 = 0
         end = trim_end(state, tables, count)
         tables.checkpoint = kept_inside(state, tables, count)
+        note_request(state, tables, ADVANCE, end)
         while at < state.config.num_groups:
             kept = state.groups[at].first_kept(end)
             trim_group(state, tables, at, min(kept, i64(len(tables.by_group[at].blocks))))
             at += 1
+        note_entries(state, tables, None)
     except BaseException:
         state.tear()
         raise

@@ -312,8 +312,10 @@ class GroupTables:
             if self.num_states > 0 or self.num_within > 0 or self._layout == ONE_STATE:
                 return 0
             end: i64 = i64(len(table.blocks)) * self._block_size
-            # A step that runs ahead notes which ends it jumps over: none, once all before the entry are published.
-            if certain < end - self._block_size or (self.runs_ahead and self.publishes(table, end - self._block_size)):
+            # A step that runs ahead notes which ends it jumps over: none, once all before the entry are published. As
+            # long as its tokens end with the entry before, it may write over that, which a request may have hit.
+            start = end - self._block_size
+            if certain < start or (self.runs_ahead and (certain == start or self.publishes(table, start))):
                 return 0
             return end - 1  # the step that reaches the end leaves a state
         if self.is_encoder:

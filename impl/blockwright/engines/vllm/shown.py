@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections import Counter
 from typing import Any
 
@@ -14,10 +15,13 @@ import blockwright
 from blockwright._switch import is_on
 from blockwright.errors import BlockwrightError
 from blockwright.kinds import ChunkedLocalAttentionSpec, MambaSpec, SlidingWindowSpec
+from blockwright.observe.trace import trace
 
 LOGGER = logging.getLogger("vllm.blockwright")
 CHECK = "BLOCKWRIGHT_VLLM_CHECK"
 """Switches on that the manager checks itself when the engine ends."""
+TRACE = "BLOCKWRIGHT_TRACE"
+"""Names the file to which the manager is traced; ``%p`` in it is the number of the process."""
 METRIC = "vllm:blockwright_info"
 _FORGET = ChunkedLocalAttentionSpec | MambaSpec | SlidingWindowSpec
 
@@ -31,6 +35,8 @@ def tell_start(manager: Any) -> None:
     ending = ", checks itself at its end" if is_on(CHECK) else ""
     build = blockwright.build_info().kind
     LOGGER.info("Blockwright %s (%s core) %s%s", blockwright.__version__, build, described(manager), ending)
+    if path := os.environ.get(TRACE):
+        manager.trace = trace(manager.core, path.replace("%p", str(os.getpid())))
 
 
 def described(manager: Any) -> str:
@@ -61,6 +67,8 @@ def tell_end(manager: Any) -> None:
     """Write the line of a manager whose engine ends, after its check if that is asked for."""
     pool = manager.core.block_pool
     running = len(manager.core.request_ids())
+    if (traced := getattr(manager, "trace", None)) is not None:
+        traced.close()
     held = f"{pool.num_free} of {pool.num_blocks - 1} blocks are free, requests that hold some: {running}"
     if not is_on(CHECK):
         LOGGER.info("Blockwright ends: %s; not checked (%s=1 asks for it)", held, CHECK)

@@ -10,7 +10,7 @@ from ..lru import LRU
 from ..outcomes import Done, Fits, Outcome, Plan, Reason, Refusal, Step, When
 from ..plans import num_waiting, plan_admission
 from ..pool_laws import asked
-from ..state import Config, Hit, Running, State, Waiting, draft_states, initial, is_loading, recurrent
+from ..state import Config, Hit, Running, State, Waiting, draft_states, initial, is_loading
 from ..transitions import release
 from ..units import widest
 from .forks import take_copies
@@ -19,7 +19,7 @@ from .outside import let_go
 
 
 def law_head_is_served(state: State) -> bool:
-    """LIVE-1: once all others are gone and nothing is in flight, a waiting request fits, or never could."""
+    """LIVE-1: once all others are gone and nothing is in flight, a waiting request fits, or never could, hit or not."""
     is_waiting = any(
         isinstance(request, Waiting) or is_loading(state, slot) for slot, request in enumerate(state.requests)
     )
@@ -27,10 +27,11 @@ def law_head_is_served(state: State) -> bool:
         return True  # REF-1 says it: whatever is released is free
     alone = quiet(state)
     step = Step(1, whole=True, reserve=state.config.num_blocks)
-    plans = tuple(
-        plan_admission(alone, slot, Hit(), step)
+    plans = (
+        plan_admission(alone, slot, hit, step)
         for slot, request in enumerate(state.requests)
         if isinstance(request, Waiting)
+        for hit in (Hit(), found(alone, request.prefix, LRU))
     )
     return len(alone.queue) == state.config.num_blocks - 1 and Refusal(Reason.NO_FREE_BLOCKS) not in (
         Refusal(plan.reason) for plan in plans if isinstance(plan, Refusal)
@@ -68,17 +69,15 @@ def after(outcome: Outcome) -> State:
 
 
 def law_hit_fits(state: State) -> bool:
-    """LIVE-3: on an idle pool a request fits with its longest hit in each step in which it fits without, in a new one.
+    """LIVE-3: on an idle pool no request waits, and with its longest hit it fits in each step as without one.
 
     Whatever it computes, drafts, loads and looks ahead in the step, and if all of it must fit as well.
     """
     config = state.config
-    if len(state.queue) < config.num_blocks - 1 or not (config.added.unit or recurrent(config)):
-        return True
     ready = replace(state, flights=((),)) if config.added.overlaps else state
     most = draft_states(config)
-    return not any(
-        fits_alone(config, prefix, whole) and is_refused(plan_admission(waits, 0, hit, rest))
+    return len(state.queue) < config.num_blocks - 1 or not any(
+        is_too_much(plan_admission(waits, 0, hit, rest), fits_alone(config, prefix, whole))
         for prefix in asked(state)
         if len(prefix[1]) <= config.max_model_len
         for hit in (found(state, prefix, LRU),)
@@ -94,16 +93,15 @@ def fits_alone(config: Config, prefix: Prefix, step: Step) -> bool:
     return isinstance(plan_admission(new, 0, Hit(), step), Fits)
 
 
-def is_refused(plan: Plan) -> bool:
-    """Return whether a step is refused though the call is right."""
-    return isinstance(plan, Refusal) and plan.reason.value[0] in (When.NOT_NOW, When.NEVER)
+def is_too_much(plan: Plan, fits: bool) -> bool:
+    """Return whether a step is refused for now, or for ever though it fits without the hit."""
+    when = plan.reason.value[0] if isinstance(plan, Refusal) else None
+    return when is When.NOT_NOW or (fits and when is When.NEVER)
 
 
 @cache
 def steps_alike(known: int, hit: int, most: int) -> tuple[tuple[Step, Step], ...]:
     """Return steps without a hit and with it that end after the same token, and draft and look ahead alike."""
-    if not hit:
-        return ()
     several = sorted({0, most})
     ends = ((known, ahead, drafts) for ahead in several for drafts in several)
     steps = tuple(
