@@ -153,7 +153,7 @@ class Checker:
                     return f"tokens go back from {done}..{stop} to {high}..{low}"
                 self.tables[holder] = high, low, nulls
                 for (group, first), end in nulls.items():
-                    if isinstance(self.groups[group].kind, Mamba):  # of others, what is dead once is so for ever
+                    if isinstance(self.groups[group].kind, Mamba):  # in others, a dead entry stays dead
                         read = ((length - 1) // self.groups[group].block_size for length in (high, low))
                         if found := self._read(holder, group, [entry for entry in read if first <= entry < end]):
                             return found

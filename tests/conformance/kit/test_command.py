@@ -49,10 +49,10 @@ def test_skipped_gates_do_not_run() -> None:
 
 
 def test_report_on_standard_output_is_data_alone() -> None:
-    done = conform("--gate", "lockstep", "--scope", "three requests", "--jobs", "1", "--json", "-")
+    done = conform("--gate", "lockstep", "--scope", "copies", "--jobs", "1", "--json", "-")
     assert done.returncode == 0, done.stderr
     gates = json.loads(done.stdout)["gates"]
-    assert [gate["manager"] for gate in gates] == ["full"]
+    assert [gate["manager"] for gate in gates] == ["full", "sliding 3"]
 
 
 @pytest.mark.parametrize(
