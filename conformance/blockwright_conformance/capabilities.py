@@ -83,10 +83,7 @@ class Deviation:
 
     Attributes:
         name: short, in words joined by hyphens; reports and pages refer to it.
-        law: the law of the findings.
         pattern: a regular expression that is searched for in "scope: detail".
-        standing: what it is.
-        reason: one or two sentences.
         reference: the place in the engine's documents, or a thread about it.
         confirm: for a BUG, the script in `adapters/confirm` that shows it.
         bugs: ids of the corpus of known bugs, if it is one of them.

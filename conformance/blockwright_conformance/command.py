@@ -26,8 +26,10 @@ from .capabilities import expected_of, judged
 from .checker.compiled import trouble
 from .gates import OURS, GateResult, Profile, Run, factory_of, gate, gates, lacking
 from .kv_cache import fitting as others
+from .kv_cache.crossings import UNDECLARED, pairs_of
 from .kv_cache.fitting import THEIR_GATES, Met, capabilities_of
 from .kv_cache.scopes import PROFILES
+from .options import added
 from .rows import COLUMNS as SUMMARY
 from .rows import LONG, announced, as_data, counted, raised
 from .rows import cells as summary
@@ -43,60 +45,10 @@ MANY: Final = 20
 LOCKSTEP: Final = ("lockstep", "paged", "offload", "worker")
 """The rows whose transitions are all that can be reached, each executed on the implementation."""
 
-_EPILOG = """\
-examples:
-  blockwright conform                                  the quick gates: a minute
-  blockwright conform --profile pr                     every gate that can find a bug in the manager: minutes
-  blockwright conform --gate lockstep --scope "full"   some scopes of one gate
-  blockwright conform --impl mymodule:Adapter          another block manager, through an adapter of its own
-  blockwright conform --impl exec:./manager            the same in a process of its own, in any language
-  blockwright conform --policy mymodule:MyPolicy       an eviction policy, named as for replay
-  blockwright conform --explorer build/explorer        lock-step twice as fast, with the compiled specification
-  blockwright conform --json report.json
-  blockwright conform --trace engine.trace             the run of an engine, as blockwright.observe.trace wrote it
-"""
-
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
-    parser = subparsers.add_parser(
-        "conform",
-        help="check the manager, or another one, against the specification",
-        description="Run the conformance gates: exhaustive lock-step, state machines, contracts, mutants, known bugs.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--profile", choices=tuple(PROFILES), help="how far to go (default: quick; pr with --gate, --scope or --impl)"
-    )
-    names: Any = {"choices": tuple(gates()), "action": "append", "metavar": "NAME"}
-    parser.add_argument("--gate", help=f"run only this gate (may be repeated): {', '.join(gates())}", **names)
-    parser.add_argument("--skip", help="run every gate except this one (may be repeated)", **names)
-    parser.add_argument("--scope", default="", metavar="TEXT", help="only scopes whose names contain TEXT")
-    parser.add_argument(
-        "--impl", default=OURS, metavar="MODULE:FACTORY", help="the manager to test, or exec:COMMAND (default: ours)"
-    )
-    parser.add_argument(
-        "--policy", default="", metavar="MODULE:FACTORY", help="the eviction policy to test, named as for replay"
-    )
-    parser.add_argument(
-        "--expected", type=Path, metavar="FILE", help="a strict list of expected failures (TOML), with --impl"
-    )
-    parser.add_argument(
-        "--explorer",
-        type=Path,
-        metavar="DIR",
-        help="a folder with the compiled specification, made by python -m blockwright_lab.explorer DIR",
-    )
-    parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes to use (default: 2)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON (- for stdout)")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="check the trace of a run, and nothing else")
-    parser.set_defaults(run=run)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, not {text!r}")
-    return int(text)
+    choices = {"--profile": PROFILES, "--gate": gates(), "--skip": gates()}
+    added(subparsers, "conform", run, choices, impl=OURS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -133,11 +85,12 @@ def run(args: argparse.Namespace) -> int:
     if not profile.is_ours:
         declared = others.met_by(names, profile, rows)
         rows += others.not_run(names, profile, rows, is_whole)
-    report = _report(profile, rows, seconds, left) | {"met": [each._asdict() for each in declared]}
+    pairs = pairs_of(profile, rows)
+    report = _report(profile, rows, seconds, left) | {"met": [each._asdict() for each in declared], "pairs": pairs}
     if args.json is not None:
         _write(args.json, report)
     if args.json != Path("-"):
-        _print(profile, rows, seconds, left, declared)
+        _print(profile, rows, seconds, report)
     return int(any(row.violations for row in rows))
 
 
@@ -176,10 +129,10 @@ def _others(names: list[str], profile: Profile) -> dict[str, list[str]]:
 def wanted(only: list[str] | None, but: list[str] | None, profile: Profile) -> list[str]:
     if not profile.is_ours and (ours := [name for name in only or () if name not in THEIR_GATES]):
         raise InvalidArgumentError(
-            f"--gate: {', '.join(ours)} would not run the manager that --impl names; {' and '.join(THEIR_GATES)} do"
+            f"--gate: {', '.join(ours)} would not run the manager that --impl names; {', '.join(THEIR_GATES)} do"
         )
     every = [each.name for each in gates().values() if each.is_in(profile.name)]
-    usual = every if profile.is_ours else THEIR_GATES
+    usual = every if profile.is_ours else [name for name in every if name in THEIR_GATES]
     names = [name for name in only or usual if name not in (but or ())]
     if not names:
         raise InvalidArgumentError("--skip: leaves no gate to run; name fewer, or other gates with --gate")
@@ -278,9 +231,7 @@ def _write(path: Path, report: dict[str, Any]) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _print(
-    profile: Profile, rows: list[GateResult], seconds: float, left: dict[str, list[str]], declared: list[Met]
-) -> None:
+def _print(profile: Profile, rows: list[GateResult], seconds: float, report: dict[str, Any]) -> None:
     shown = rows if len(rows) <= MANY else [row for row in rows if row.law or row.detail]
     cells = []
     for row in shown:
@@ -301,11 +252,16 @@ def _print(
         more = " (--json has those of the others)" * (len(broken) > 1)
         script = printable_lines(row.script)
         print(f"\nThe shortest counterexample{more}, a test to be run as it is:\n\n{script}")
-    if left:
+    if left := report["left_out"]:
         columns = ("what the manager does not declare", "scopes left out", "for this alone")
         print_table(f"{title}: {len(left):,} scopes left out (--json lists them)", columns, others.reasons(left))
-    if declared:
-        print_table(f"{title}: what the manager declares", Met._fields, [tuple(map(str, each)) for each in declared])
+    if excluded := () if profile.is_ours else report["pairs"].get("excluded", {}):
+        whys = Counter(UNDECLARED if why.startswith(UNDECLARED) else why for why in excluded.values())
+        cells = [(why, f"{count:,}") for why, count in whys.most_common()]
+        print_table(f"{title}: pairs of features that cannot meet (--json lists them)", ("why", "pairs"), cells)
+    if report["met"]:
+        cells = [tuple(map(str, each.values())) for each in report["met"]]
+        print_table(f"{title}: what the manager declares", Met._fields, cells)
     print_table(f"{title}: totals", SUMMARY, summary(rows), verdict(profile, rows, seconds))
 
 

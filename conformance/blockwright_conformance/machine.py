@@ -23,20 +23,9 @@ from importlib.util import find_spec
 from itertools import count
 from typing import Any, ClassVar
 
-from hypothesis import HealthCheck, Phase, Verbosity, note, seed, settings, target
+from hypothesis import HealthCheck, Phase, Verbosity, note, seed, settings, stateful, target
 from hypothesis import strategies as st
 from hypothesis.errors import FlakyStrategyDefinition
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    consumes,
-    initialize,
-    invariant,
-    multiple,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from blockwright_spec.manager.state import Absent, Running, State, Waiting, is_loading, runs_ahead
 from blockwright_spec.reads import Prefix
@@ -151,43 +140,36 @@ def call(name: str = "", **arguments: Any) -> Callable[[Callable[..., Any]], Any
     """Return the decorator of a rule, which is drawn only in scopes, and states, that make the call of a name."""
 
     def marked(method: Callable[..., Any]) -> Any:
-        marker: Any = rule(**arguments)
+        marker: Any = stateful.rule(**arguments)
         made = marker(method)
-        ready: Any = precondition(lambda self: self.may(name))
+        ready: Any = stateful.precondition(lambda self: self.may(name))
         return ready(made) if name else made
 
     return marked
 
 
-BUNDLES: Any = tuple(map(Bundle, ("requests", "hits", "steps", "loads")))
+BUNDLES: Any = tuple(map(stateful.Bundle, ("requests", "hits", "steps", "loads")))
 REQUESTS, HITS, STEPS, LOADS = BUNDLES
 
 
-def of_a_request(name: str, kind: Any, word: str = "", ends: bool = False) -> Any:
-    """Return the rule of a call on a running request, which it may end."""
+def ruled(name: str, kind: Any, word: str = "", **request: Any) -> Any:
+    """Return the rule of a call: on a running request of a bundle, or, without one, on the manager as a whole."""
 
-    def made(self: Any, request: int, pick: int) -> None:
-        self.of_request(kind, request, pick)
-
-    made.__name__ = name
-    return call(word, request=consumes(REQUESTS) if ends else REQUESTS, pick=PICKS)(made)
-
-
-def of_the_manager(name: str, kind: Any, word: str) -> Any:
-    """Return the rule of a call on the manager as a whole."""
-
-    def made(self: Any, pick: int) -> None:
-        self.made(kind, pick)
+    def made(self: Any, pick: int, request: int | None = None) -> None:
+        if request is None:
+            self.made(kind, pick)
+        else:
+            self.of_request(kind, request, pick)
 
     made.__name__ = name
-    return call(word, pick=PICKS)(made)
+    return call(word, pick=PICKS, **request)(made)
 
 
 class OutOfTime(BaseException):
     """The budget of a search is spent. Hypothesis takes an `Exception` for a failure, and ends no search early."""
 
 
-class ManagerMachine(RuleBasedStateMachine):
+class ManagerMachine(stateful.RuleBasedStateMachine):
     """One history of one manager. A subclass sets `factory` (of an adapter, from a `Config`) and `scope`."""
 
     factory: ClassVar[Any] = BlockwrightAdapter
@@ -204,7 +186,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
     # ---- the world
 
-    @initialize(size=st.integers(0, SIZES))
+    @stateful.initialize(size=st.integers(0, SIZES))
     def begin(self, size: int) -> None:
         """Make a manager with all blocks of the scope, or a part of them."""
         if time.monotonic() > type(self).until:
@@ -289,7 +271,7 @@ class ManagerMachine(RuleBasedStateMachine):
     def running(self, action: Any) -> Any:
         """Return the slot of a request for its bundle if it runs now, else nothing."""
         is_there = action is not None and isinstance(self.state.requests[action.slot], Running)
-        return action.slot if is_there else multiple()
+        return action.slot if is_there else stateful.multiple()
 
     @call("idle", target=requests, prompt=PICKS, pick=PICKS)
     def admit(self, prompt: int, pick: int) -> Any:
@@ -302,9 +284,9 @@ class ManagerMachine(RuleBasedStateMachine):
     @call("hold", target=hits, prompt=PICKS, pick=PICKS)
     def look_up(self, prompt: int, pick: int) -> Any:
         action = self.admitted(options.Find, prompt, pick)
-        return multiple() if action is None else action.slot
+        return stateful.multiple() if action is None else action.slot
 
-    @call("hold", target=requests, hit=consumes(hits))
+    @call("hold", target=requests, hit=stateful.consumes(hits))
     def use_hit(self, hit: int) -> Any:
         """Admit a waiting request with the hit that it found, which may have gone stale."""
         request = self.state.requests[hit]
@@ -333,33 +315,35 @@ class ManagerMachine(RuleBasedStateMachine):
         for slot in range(len(self.state.requests)):
             if isinstance(one := self.state.requests[slot], Running):
                 self.made(options.Grow, pick, slot, one.prefix)
-        return flights if len(self.state.flights) > flights else multiple()
+        return flights if len(self.state.flights) > flights else stateful.multiple()
 
     @call("fork", target=requests, request=requests, pick=PICKS)
     def fork(self, request: int, pick: int) -> Any:
         found = [each for each in KINDS["Fork"].allowed(self.world.scope, self.state) if each.slot == request]
         if not found:
-            return multiple()
+            return stateful.multiple()
         child = found[pick % len(found)].arguments[1]
         was_absent = isinstance(self.state.requests[child], Absent)
         self.act(found[pick % len(found)])
-        return child if was_absent and isinstance(self.state.requests[child], Running) else multiple()
+        return child if was_absent and isinstance(self.state.requests[child], Running) else stateful.multiple()
 
-    @call("abort", target=requests, request=consumes(requests), pick=PICKS)
+    @call("abort", target=requests, request=stateful.consumes(requests), pick=PICKS)
     def abort(self, request: int, pick: int) -> Any:
         each = self.state.requests[request]
         action = self.made(KINDS["Abort"], pick, request, each.prefix) if isinstance(each, Running) else None
-        return multiple() if action or not isinstance(each, Running) else request
+        return stateful.multiple() if action or not isinstance(each, Running) else request
 
-    grow = of_a_request("grow", options.Grow)
-    append = of_a_request("append", options.Append)
-    trim = of_a_request("trim", KINDS["Trim"], "trim")
-    publish = of_a_request("publish", KINDS["Publish"], "later")
-    count_on = of_a_request("count_on", KINDS["CountOn"], "lease")
-    retain = of_a_request("retain", KINDS["Retain"], "hint")
-    release_prefix = of_a_request("release_prefix", KINDS["ReleasePrefix"], "hint")
-    release = of_a_request("release", KINDS["Release"], ends=True)
-    preempt = of_a_request("preempt", KINDS["Preempt"], "preempt", ends=True)
+    grow = ruled("grow", options.Grow, request=REQUESTS)
+    append = ruled("append", options.Append, request=REQUESTS)
+    trim = ruled("trim", KINDS["Trim"], "trim", request=REQUESTS)
+    publish = ruled("publish", KINDS["Publish"], "later", request=REQUESTS)
+    count_on = ruled("count_on", KINDS["CountOn"], "lease", request=REQUESTS)
+    shorten = ruled("shorten", KINDS["Shorten"], "shorten", request=REQUESTS)
+    fold = ruled("fold", KINDS["Fold"], "fold", request=REQUESTS)
+    retain = ruled("retain", KINDS["Retain"], "hint", request=REQUESTS)
+    release_prefix = ruled("release_prefix", KINDS["ReleasePrefix"], "hint", request=REQUESTS)
+    release = ruled("release", KINDS["Release"], request=stateful.consumes(REQUESTS))
+    preempt = ruled("preempt", KINDS["Preempt"], "preempt", request=stateful.consumes(REQUESTS))
 
     # ---- steps in flight, and loads
 
@@ -367,31 +351,32 @@ class ManagerMachine(RuleBasedStateMachine):
     def start(self) -> Any:
         before = len(self.state.flights)
         self.made(KINDS["Start"], 0)
-        return before if len(self.state.flights) > before else multiple()
+        return before if len(self.state.flights) > before else stateful.multiple()
 
-    @call(step=consumes(steps), pick=PICKS)
+    @call(step=stateful.consumes(steps), pick=PICKS)
     def settle(self, step: int, pick: int) -> None:
         """Settle the oldest step: of one that is drawn only its being there matters."""
         self.made(KINDS["Settle"], pick)
 
-    @call("load", target=loads, load=consumes(loads), pick=PICKS)
+    @call("load", target=loads, load=stateful.consumes(loads), pick=PICKS)
     def finish_load(self, load: int, pick: int) -> Any:
         found = [each for each in KINDS["FinishLoad"].allowed(self.world.scope, self.state) if each.slot == load]
         if found:
             self.act(found[pick % len(found)])
-        return load if found and is_loading(self.state, load) else multiple()
+        return load if found and is_loading(self.state, load) else stateful.multiple()
 
     # ---- the manager as a whole
 
-    grow_each = of_the_manager("grow_each", options.GrowEach, "batch")
-    take_copies = of_the_manager("take_copies", KINDS["TakeCopies"], "copies")
-    reset = of_the_manager("reset", KINDS["Reset"], "reset")
-    forget = of_the_manager("forget", KINDS["Forget"], "forget")
-    forget_all = of_the_manager("forget_all", KINDS["ForgetAll"], "clear")
-    hold = of_the_manager("hold", KINDS["Hold"], "outside")
-    take = of_the_manager("take", KINDS["Take"], "outside")
-    let_go = of_the_manager("let_go", KINDS["LetGo"], "outside")
-    tick = of_the_manager("tick", KINDS["Tick"], "hint")
+    grow_each = ruled("grow_each", options.GrowEach, "batch")
+    publish_each = ruled("publish_each", KINDS["PublishEach"], "delayed")
+    take_copies = ruled("take_copies", KINDS["TakeCopies"], "copies")
+    reset = ruled("reset", KINDS["Reset"], "reset")
+    forget = ruled("forget", KINDS["Forget"], "forget")
+    forget_all = ruled("forget_all", KINDS["ForgetAll"], "clear")
+    hold = ruled("hold", KINDS["Hold"], "outside")
+    take = ruled("take", KINDS["Take"], "outside")
+    let_go = ruled("let_go", KINDS["LetGo"], "outside")
+    tick = ruled("tick", KINDS["Tick"], "hint")
 
     @call("misuse", request=requests, late=st.booleans(), prompt=PICKS, pick=PICKS)
     def misuse(self, request: int, late: bool, prompt: int, pick: int) -> None:
@@ -404,18 +389,18 @@ class ManagerMachine(RuleBasedStateMachine):
 
     # ---- what holds after every call
 
-    @invariant()
+    @stateful.invariant()
     def every_law_holds(self) -> None:
         if len(self.history.actions) % LAWS_EVERY == 0:  # they cost as much as all the rest
             with self.told():
                 self.history.judge()
 
-    @invariant()
+    @stateful.invariant()
     def every_question_is_answered(self) -> None:
         with self.told():
             self.history.examine()
 
-    @invariant()
+    @stateful.invariant()
     def memory_holds_what_was_written(self) -> None:
         with self.told():
             self.history.misread()
@@ -451,7 +436,7 @@ def hunt(scope: Scope, factory: Any, seconds: float, first: int, database: Any =
         before, steps = time.monotonic(), LENGTHS[number % len(LENGTHS)]
         made = settings(SETTINGS, max_examples=examples, stateful_step_count=steps, **quiet)
         try:
-            run_state_machine_as_test(seed(first + number)(machine), settings=made)
+            stateful.run_state_machine_as_test(seed(first + number)(machine), settings=made)
         except (OutOfTime, FlakyStrategyDefinition):  # a history that is not begun draws nothing, unlike the last time
             if time.monotonic() < machine.until:
                 raise

@@ -57,13 +57,15 @@ class Plane:
         for at, source, target in new:
             # All copies are made before the step, but here the step of another request may have run by now.
             old = self.sources.setdefault((at, source), self.pages[source].clone())
-            content, is_state = after.contents[target], isinstance(self.config.groups[at].kind, Mamba)
+            now, content, is_state = (
+                self.pages[source].clone(),
+                after.contents[target],
+                isinstance(self.config.groups[at].kind, Mamba),
+            )
             if is_state and content is not None and int(old[0]) == self.number(content):
-                self.pages[source], now = old, self.pages[source].clone()
-                copy_blocks([self.pages], [(source, target)]).synchronize()
-                self.pages[source] = now
-            else:
-                copy_blocks([self.pages], [(source, target)]).synchronize()
+                self.pages[source] = old
+            copy_blocks([self.pages], [(source, target)]).synchronize()
+            self.pages[source] = now
         if isinstance(action, GrowEach) and outcome.done:
             self.reported(action, outcome)
         elif isinstance(action, Call) and action.kind == "FinishLoad" and outcome.done:

@@ -25,9 +25,9 @@ from typing import Any, Final
 
 from blockwright.errors import InvalidArgumentError, InvalidCallError
 
-UNREAD: Final = ("Sequence[Request]", "int | Sequence[int]", "Sequence[int]", "Iterable[bytes]")
-"""Annotations of what may be long: requests of a step and their counts, tokens, hashes. Their items are not read here,
-because the call checks each one as it reads it; it also knows arrays, tensors and buffers."""
+UNREAD: Final = ("Sequence[Request]", "int | Sequence[int]", "Sequence[int]", "Iterable[bytes]", "Caches")
+"""Annotations of what may be long: requests of a step and their counts, tokens, hashes, tensors of all layers. Their
+items are not read here, because the call checks each one as it reads it; it also knows arrays, tensors and buffers."""
 
 INTERNAL: Final = frozenset({"i64", "i32", "u8", "vec"})
 """Types of compiled code alone: a function that takes one is called by this package only, and has no door."""

@@ -10,7 +10,8 @@ This module stays uncompiled (frozen dataclasses keep pickling and copying); the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError
@@ -54,30 +55,109 @@ class KVCacheSpec:
         raise NotImplementedError
 
 
+LATENT_TILE = 128
+"""Elements of a latent that share one scale, as FlashMLA's kernels read them."""
+SCALE_SIZE = 4
+"""Bytes of a scale, a float32."""
+
+
 @dataclass(frozen=True)
 class AttentionSpec(KVCacheSpec):
     """A layer that keeps one key and one value per token and head.
+
+    Every kind of attention may store its tokens in any of these forms. They change the bytes of a page and no decision.
 
     Attributes:
         num_kv_heads: heads of keys and values.
         head_size: elements per head.
         dtype: element type, a name or a ``torch.dtype``.
+        head_size_v: elements of a value, where they differ from a key's.
+        kv_lora_rank: latent attention (MLA): the first elements of a token's only key are its value too, so no value is
+            kept; the rest of the key is its rotary part. 0 otherwise. See `latent`.
+        scales: what the numbers of a float8 layer are multiplied by: ``"tensor"`` or ``"head"``, one float32 for the
+            keys and one for the values of a layer or of a head, beside the pages; ``"token"``, of each token and head,
+            inside the page. None for none.
+        kv_layout: the order in memory within a page: ``"NHD"``, token after token, or ``"HND"``, head after head.
     """
 
     num_kv_heads: int
     head_size: int
     dtype: object
+    head_size_v: int | None = field(default=None, kw_only=True)
+    kv_lora_rank: int = field(default=0, kw_only=True)
+    scales: str | None = field(default=None, kw_only=True)
+    kv_layout: str = field(default="NHD", kw_only=True)
+
+    @classmethod
+    def latent(
+        cls, block_size: int, kv_lora_rank: int, qk_rope_head_dim: int, dtype: object, **kind: int | str | None
+    ) -> Self:
+        """Declare latent attention, vLLM's `MLAAttentionSpec`: DeepSeek, Kimi, GLM.
+
+        >>> spec = FullAttentionSpec.latent(64, kv_lora_rank=512, qk_rope_head_dim=64, dtype="bfloat16")
+        >>> spec.page_size_bytes == 64 * (512 + 64) * 2
+        True
+        >>> FullAttentionSpec.latent(64, 512, 64, "fp8", scales="token").token_bytes        # as FlashMLA has it
+        656
+
+        Args:
+            block_size, dtype: as of the class.
+            kv_lora_rank: elements of the latent.
+            qk_rope_head_dim: elements of the rotary part.
+            kind: further fields of the class, such as ``sliding_window``.
+        """
+        size = integer("kv_lora_rank", kv_lora_rank, 1) + integer("qk_rope_head_dim", qk_rope_head_dim)
+        fields: dict[str, Any] = {"kv_lora_rank": kv_lora_rank, **kind}
+        return cls(block_size, 1, size, dtype, **fields)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         integer("num_kv_heads", self.num_kv_heads, 1)
         integer("head_size", self.head_size, 1)
-        dtype_size(self.dtype)
+        is_small = dtype_size(self.dtype) == 1 and "int" not in str(self.dtype)
+        integer("kv_lora_rank", self.kv_lora_rank, 0, self.head_size)
+        if self.head_size_v is not None:
+            integer("head_size_v", self.head_size_v, 1)
+        if self.kv_lora_rank and (self.num_kv_heads != 1 or self.head_size_v is not None or self.scales == "head"):
+            raise InvalidArgumentError(
+                "kv_lora_rank: latent attention has one head of keys, and values of no size of their own; leave out "
+                "head_size_v, and scale by tensor or by token"
+            )
+        if self.kv_layout not in ("NHD", "HND"):
+            raise InvalidArgumentError(f"kv_layout: must be 'NHD' or 'HND', not {self.kv_layout!r}")
+        if self.scales not in (None, "tensor", "head", "token"):
+            raise InvalidArgumentError(f"scales: must be 'tensor', 'head', 'token' or None, not {self.scales!r}")
+        if self.scales is not None and not is_small:
+            raise InvalidArgumentError(f"scales: numbers of {self.dtype} need none; leave them out, or use 'fp8'")
+        tile = 0 if self.scales != "token" else LATENT_TILE if self.kv_lora_rank else SCALE_SIZE
+        scaled = self.kv_lora_rank or self.head_size + self.value_size
+        if tile and (scaled % tile or (self.head_size - self.kv_lora_rank) % 2):
+            raise InvalidArgumentError(
+                f"scales: by token, {scaled} elements must be a multiple of {tile}, and a rotary part even; declare a "
+                "larger head_size, or scale by tensor"
+            )
+
+    @property
+    def value_size(self) -> int:
+        """Elements of a value: of one head, or of the latent."""
+        return self.kv_lora_rank or self.head_size_v or self.head_size
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that a token takes in a page, with its scales if they are inside."""
+        size = dtype_size(self.dtype)
+        if self.kv_lora_rank and self.scales == "token":  # the rotary part keeps 16 bits
+            scales = SCALE_SIZE * (self.kv_lora_rank // LATENT_TILE)
+            return self.kv_lora_rank * size + scales + 2 * (self.head_size - self.kv_lora_rank)
+        if self.kv_lora_rank:
+            return self.head_size * size
+        scales = 2 * SCALE_SIZE if self.scales == "token" else 0
+        return self.num_kv_heads * ((self.head_size + self.value_size) * size + scales)
 
     @property
     def page_size_bytes(self) -> int:
-        """Bytes of one block of one layer: keys and values."""
-        return 2 * self.block_size * self.num_kv_heads * self.head_size * dtype_size(self.dtype)
+        """Bytes of one block of one layer: keys and values, and scales of tokens."""
+        return self.block_size * self.token_bytes
 
 
 @dataclass(frozen=True)

@@ -85,10 +85,10 @@ def test_json_of_a_curve(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("argv", "spec"),
     [
-        (["--kind", "full"], {}),
-        (["--kind", "sliding", "--window", "40"], {"sliding_window": 40}),
-        (["--kind", "chunked", "--chunk", "64"], {"attention_chunk_size": 64}),
-        (["--kind", "mamba"], {}),
+        (["--groups", "full"], {}),
+        (["--groups", "sliding:1:40:3"], {"sliding_window": 40, "sink_len": 3}),
+        (["--groups", "chunked:1:64"], {"attention_chunk_size": 64}),
+        (["--groups", "mamba"], {}),
         (["--groups", "full:1,sliding:2:40", "--keep", "age"], {}),
         (["--groups", "full,chunked:1:64,mamba", "--keep", "wanted"], {}),
     ],
@@ -149,21 +149,13 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
         (["--blocks", "-4"], "argument --blocks: must be a whole number from 1 to 1073741823, not '-4'"),
         (["--blocks", "many"], "argument --blocks: must be a whole number from 1 to 1073741823, not 'many'"),
         (["--blocks", "1073741824"], "argument --blocks: must be a whole number from 1 to 1073741823"),
-        (["--kind", "sliding", "--window", "9" * 30], "argument --window: must be a whole number from 1 to"),
         (["--block-size", "0"], "argument --block-size: must be a whole number from 1"),
         (["--limit", "0"], "argument --limit: must be a whole number from 1"),
         (["--check-every", "0"], "argument --check-every: must be a whole number from 1"),
         (["--step-tokens", "0"], "argument --step-tokens: must be a whole number from 1"),
-        (
-            ["--kind", "sliding", "--window", "0"],
-            "argument --window: must be a whole number from 1 to 1073741823, not '0'",
-        ),
-        (["--kind", "sliding"], "--kind sliding: needs --window TOKENS"),
-        (["--kind", "chunked"], "--kind chunked: needs --chunk TOKENS"),
-        (["--window", "8"], "--window: only with --kind sliding, not full"),
-        (["--kind", "mamba", "--chunk", "16"], "--chunk: only with --kind chunked, not mamba"),
-        (["--kind", "chunked", "--chunk", "24"], "block_size: must divide attention_chunk_size 24, 16 does not"),
-        (["--kind", "linear"], "argument --kind: invalid choice: 'linear'"),
+        (["--groups", "chunked:1:24"], "block_size: must divide attention_chunk_size 24, 16 does not"),
+        (["--groups", "sliding:1:0"], "--groups: 'sliding:1:0' is no group"),
+        (["--groups", "chunked:1:64:4"], "--groups: 'chunked:1:64:4' is no group"),
         (["--curve", "9:5:1"], "argument --curve: the range '9:5:1' ends before it begins"),
         (["--plot", "curve.png"], "--plot: draws a curve; add --curve SIZES"),
         (["--json", "no/such/folder/report.json"], "--json: there is no folder no/such/folder; make it first"),
@@ -181,7 +173,7 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
         (["--tenants", "dealt:2", "--shares", "tenant 0=half"], "--shares: 'half' is no part of the pool"),
         (["--tenants", "dealt:2", "--shares", "-0.1"], "--shares: no part within 0..1, or no tenant of that name"),
         (["--tenants", "dealt:2", "--shares", "0.6"], "shares: the floors sum to "),
-        (["--tenants", "dealt:2", "--bound"], "--bound: is of requests of one tenant, one after another"),
+        (["--tenants", "dealt:2", "--bound"], "--bound: is of all requests of one tenant, one after another"),
         (["--hints", "oracle:2"], "--hints: expected none, oracle or oracle:ERROR within 0..1, not 'oracle:2'"),
         (["--hints", "oracle:0.2:x"], "--hints: expected none, oracle"),
         (["--hints", "oracle", "--policy", "lru"], "--policy: with hints the client decides"),
@@ -191,11 +183,16 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
         ),
         (["--policy", "builtins:object"], "--policy: must make something with a method choose(candidates) or ending("),
         (["--groups", "full,sliding"], "--groups: 'sliding' is no group; write full:1, mamba:3, sliding:5:1024"),
-        (["--groups", "full", "--kind", "mamba"], "--groups: stands for all groups; leave --kind out"),
         (["--groups", "absent.json"], "--groups: absent.json does not say which layers the model has"),
+        (["--hints", "oracle", "--groups", "mamba"], "--hints: are of layers that keep all blocks"),
+        (["--step-time", "h100", "--concurrency", "2"], "--groups: full does not say which layers the model has"),
+        (["--fail", "2@x", "--concurrency", "2"], "--fail: expected 2@300, 2@300+60 or router@300, not '2@x'"),
+        (["--fail", "0@1", "--concurrency", "2"], "fails: no engine is left for a request; let one of them come back"),
+        (["--fail", "3@1", "--concurrency", "2", "--engines", "3"], "fails: there is no engine 3"),
+        (["--warmup", "100000"], "skip: leaves no request to count"),
         (["--concurrency", "0"], "concurrency: must be at least 1 and finite, not 0"),
         (["--arrivals", "2"], "--arrivals: is of requests that overlap; add --concurrency N"),
-        (["--concurrency", "2", "--bound"], "--bound: is of requests of one tenant, one after another"),
+        (["--concurrency", "2", "--bound"], "--bound: is of all requests of one tenant, one after another"),
         (["--policy", "lru,t-lru", "--timeline", "t.json"], "--timeline: is of one pool alone"),
         (["--keep", "wanted"], "keep_wanted: needs enable_caching and a group of layers with windows"),
         (["--engines", "2"], "--engines, --sweep, --price: are of requests that overlap; add --concurrency N"),
@@ -313,7 +310,7 @@ def test_ways_are_replayed_side_by_side(capsys: pytest.CaptureFixture[str], tmp_
     )
     assert [way["policy"] for way in rules["curve"]] == ["lru, keep wanted", "lru, keep age"]
     assert all(way["bound"] is None and way["hit_rate"] <= rules["unbounded"] for way in rules["curve"])
-    timed = report(capsys, *SMALL, *hosts, "--concurrency", "4", "--decode-speed", "20", "--arrivals", "1")
+    timed = report(capsys, *SMALL, *hosts, "--concurrency", "4", "--step-time", "base=50ms", "--arrivals", "1")
     assert all(way["timed"]["seconds"] > 0 for way in timed["curve"])
     if importlib.util.find_spec("matplotlib"):
         saved = ["--json", str(tmp_path / "r.json")]
@@ -346,21 +343,8 @@ def test_a_sweep_ends_in_a_table_and_a_sentence(capsys: pytest.CaptureFixture[st
     """In memory as in blocks: 16 tokens of this model take 64 KiB, and one block of the device is the null one."""
     model = {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 1024}
     (tmp_path / "config.json").write_text(json.dumps(model))
-    load = (
-        *SMALL,
-        "--limit",
-        "16",
-        "--think",
-        "2",
-        "--concurrency",
-        "4",
-        "--decode-speed",
-        "200",
-        "--arrivals",
-        "4",
-        "--ttft",
-        "0.3",
-    )
+    timing = "--concurrency 4 --step-time base=5ms,tokens=100us --arrivals 4 --ttft 0.3"
+    load = (*SMALL, *"--limit 16 --think 2".split(), *timing.split())
     axes = ("--sweep", "engines=1..2", "host=0,32MiB", "router=round,prefix", "--price", "2")
     sizes = ("--groups", str(tmp_path), "--memory", "14MiB")
     data = report(capsys, *load, *sizes, *axes)

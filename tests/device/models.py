@@ -19,6 +19,7 @@ from blockwright import (
     SlidingWindowSpec,
 )
 from blockwright.device import KVCachePlan
+from blockwright.kinds import AttentionSpec
 
 DTYPES = ["float64", "float32", "half", "bfloat16", "fp8", "float8_e5m2", "float8_e4m3fnuz", "int8"]
 
@@ -36,12 +37,33 @@ class Model:
 def attention(draw: st.DrawFn, kind: int, caching: bool) -> KVCacheSpec:
     """One kind of attention; `kind` 0 to 3 is full, sliding, chunked, cross."""
     size = draw(st.sampled_from([1, 2, 3, 4, 8]))
+    if draw(st.integers(0, 3)) == 0:
+        return draw(formed(kind, caching, size))
     shape = (draw(st.integers(1, 3)), draw(st.sampled_from([1, 4, 6])), draw(st.sampled_from(DTYPES)))
     if kind == 1:
         return SlidingWindowSpec(size, *shape, draw(st.integers(1, 20)), draw(st.sampled_from([0, 0, 1, 5])))
     if kind == 2:
         return ChunkedLocalAttentionSpec(size, *shape, attention_chunk_size=size * draw(st.integers(1, 6)))
     return CrossAttentionSpec(size, *shape) if kind == 3 and not caching else FullAttentionSpec(size, *shape)
+
+
+@st.composite
+def formed(draw: st.DrawFn, kind: int, caching: bool, size: int = 4) -> AttentionSpec:
+    """One kind of attention in any form: values of another size, latent, scaled, heads before tokens."""
+    scales = draw(st.sampled_from([None, "tensor", "token", "head"]))
+    dtype = draw(st.sampled_from(["fp8", "float8_e5m2"] if scales else ["half", "float32", "fp8"]))
+    form: dict[str, Any] = {"scales": scales, "kv_layout": draw(st.sampled_from(["NHD", "HND"]))}
+    if kind == 1:
+        form |= {"sliding_window": draw(st.integers(1, 20))}
+    if kind == 2:
+        form |= {"attention_chunk_size": size * draw(st.integers(1, 6))}
+    cross = FullAttentionSpec if caching else CrossAttentionSpec
+    of: tuple[type[AttentionSpec], ...] = (FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, cross)
+    if draw(st.booleans()) and scales != "head":
+        rank = 128 * draw(st.integers(1, 2)) if scales == "token" else draw(st.integers(1, 5))
+        return of[kind].latent(size, rank, draw(st.sampled_from([0, 2, 4])), dtype, **form)
+    form["head_size_v"] = draw(st.sampled_from([None, 4, 8]))
+    return of[kind](size, draw(st.integers(1, 3)), draw(st.sampled_from([4, 8])), dtype, **form)
 
 
 @st.composite

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.device.pools import bits
 from tests.device.steps import LAYOUTS, Step, attention_of, empty_cache, random_step, read_by, spec_of
 
-from blockwright.device import attention, gather_kv, paged_attention, write_kv
+from blockwright.device import KVPages, attention, gather_kv, paged_attention, write_kv
 from blockwright.device import slots as slots_module
 from blockwright.device import step as step_module
 
@@ -129,14 +129,16 @@ def test_scratch_memory_is_bounded(padded: bool, scratch: int, most: int) -> Non
     step = replace(step, encoder_lens=torch.zeros(8))
     counts: list[int] = []
 
+    read = KVPages.read
+
     def counted(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = slots_module.gathered(*arguments)
+        keys, values = read(*arguments)
         counts.append(keys.numel())
         return keys, values
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "SCRATCH_ELEMENTS", scratch)
-        patch.setattr(attention, "gathered", counted)
+        patch.setattr(KVPages, "read", counted)
         result = attended_padded(step, 0) if padded else attended(step)
     assert counts == [most] * (240 // most)
     assert_near(result, attention_of(step), 1e-13)

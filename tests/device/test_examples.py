@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="needs torch: pip install torch")
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
-@pytest.mark.parametrize("module", ["copies", "inputs", "pairs", "plan", "planned", "slots", "storage"])
+@pytest.mark.parametrize("module", ["copies", "inputs", "pairs", "plan", "planned", "slots", "staging", "storage"])
 def test_examples(module: str) -> None:
     results = doctest.testmod(importlib.import_module(f"blockwright.device.{module}"), optionflags=FLAGS)
     assert results.attempted

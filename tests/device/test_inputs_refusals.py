@@ -124,11 +124,9 @@ WRONG: dict[str, tuple[Callable[[Running], object], type[Exception], str]] = {
     "more requests than rows": (step(pick=lambda r: r * 2), InvalidArgumentError, "6 of them, but there are 4 rows"),
     "a negative count": (step(new=-1), InvalidArgumentError, "num_new_tokens"),
     "too few counts": (step(new=[3, 3]), InvalidArgumentError, "2 counts for 3 requests"),
-    "a fraction": (step(new=[3, 3, 1.5]), InvalidArgumentError, "num_new_tokens"),
     "a huge count": (step(new=2**70), InvalidArgumentError, "num_new_tokens"),
     "negative drafts": (step(drafts=-1), InvalidArgumentError, "num_draft_tokens"),
     "only drafts": (step(new=2), InvalidArgumentError, "2 drafts among 2 new tokens of 'r0'"),
-    "no count": (step(drafts=None), InvalidArgumentError, "num_draft_tokens: must be an integer"),
     "more drafts than tokens": (step(new=1), InvalidArgumentError, "2 drafts among 1 new tokens of 'r0'"),
     "more drafts than states": (
         step(new=[3, 4, 3], drafts=[2, 3, 2]), BlockError, "3 drafts of 'r1', but it has 2 blocks",
@@ -183,40 +181,27 @@ WRONG: dict[str, tuple[Callable[[Running], object], type[Exception], str]] = {
     "move an unknown": (lambda run: run.batch.move_request("r7", 3), UnknownRequestError, "'r7' has no row"),
     "move onto another": (lambda run: run.batch.move_request("r0", 1), InvalidArgumentError, "1 is that of 'r1'"),
     "move beyond": (lambda run: run.batch.move_request("r0", 4), InvalidArgumentError, r"within 0\.\.3, not 4"),
-    "swap beyond": (lambda run: run.batch.swap(0, -1), InvalidArgumentError, r"within 0\.\.3, not -1"),
     "slots of an unknown": (lambda run: run.batch.slots("r7", 0, 0, 1), UnknownRequestError, "'r7'"),
     "slots of no group": (lambda run: run.batch.slots("r0", 4, 0, 1), InvalidArgumentError, "group: must be"),
     "slots of states": (lambda run: run.batch.slots("r0", 2, 0, 1), UnsupportedError, "group 2 hold states"),
     "slots in no order": (lambda run: run.batch.slots("r0", 3, 2, 1), InvalidArgumentError, "start, stop"),
     "slots beyond the encoder": (lambda run: run.batch.slots("r0", 3, 3, 5), BlockError, "position 4 of 'r0'"),
-    "no requests": (lambda run: run.batch.apply(None, run.allocation), InvalidArgumentError, "requests: must be"),
-    "apply nothing": (lambda run: run.batch.apply(run.requests, None), InvalidArgumentError, "allocation: must be"),
     "step with no allocation": (
         lambda run: run.batch.step(run.requests, 3, "x", num_draft_tokens=2), InvalidArgumentError, "allocation: must",
     ),
-    "an allocation without buffers": (step(nulled_entries=[1, 2]), InvalidArgumentError, "its nulled_entries is"),
-    "served what is no number": (step(num_served="x"), InvalidArgumentError, "it served 'x' requests"),
     "nulled beyond": (step(nulled_entries=vec[i32]()), InvalidArgumentError, "it nulled entries 0..1 of 0"),
-    "a truth for a count": (step(new=True), InvalidArgumentError, "num_new_tokens: must be an integer"),
     "a truth among counts": (step(new=[3, 3, True]), InvalidArgumentError, "num_new_tokens: must be an integer"),
-    "computed that is a truth": (step(pick=at(2, num_computed_tokens=True)), InvalidArgumentError, "num_computed"),
     "add what there was no room for": (
         lambda run: run.batch.add_request("r9", None), InvalidArgumentError, "block_ids: must be a KVCacheBlocks",
     ),
     "add a huge block": (blocks([2**70], [], [], []), BlockError, "of 'r9' in group 0 is no block"),
-    "add half an encoder": (
-        lambda run: run.batch.add_request("r1", (), (), 1.5), InvalidArgumentError, "num_encoder_tokens: must be",
-    ),
-    "add a true encoder": (
-        lambda run: run.batch.add_request("r1", (), (), True), InvalidArgumentError, "num_encoder_tokens: must be",
-    ),
     "swap a fraction": (lambda run: run.batch.swap(0, 1.0), InvalidArgumentError, r"other: must be .*, not 1\.0"),
-    "swap a truth": (lambda run: run.batch.swap(0, True), InvalidArgumentError, "other: must be .*, not True"),
     "move onto another's, by numpy": (
         lambda run: run.batch.move_request("r0", np.int64(1)), InvalidArgumentError, "1 is that of 'r1'",
     ),
-    "slots of a group by name": (lambda run: run.batch.slots("r0", "a", 0, 1), InvalidArgumentError, "group: must be"),
     "slots without end": (lambda run: run.batch.slots("r0", 0, 0, 2**31 - 1), BlockError, "position 8 of 'r0'"),
+    "pages of states": (lambda run: run.last.paged_kv(2), UnsupportedError, "group 2 hold states and have no pages"),
+    "pages of no group": (lambda run: run.last.paged_kv(4), InvalidArgumentError, "group: must be an integer within"),
     "padding below": (lambda run: run.last.padded(0, 3), InvalidArgumentError, "num_requests: must be"),
     "padding beyond": (lambda run: run.last.padded(4, 65), InvalidArgumentError, "num_tokens: must be"),
 }  # fmt: skip
@@ -276,8 +261,10 @@ def test_inputs_of_an_earlier_step_are_not_padded(staged: bool) -> None:
         run.batch.step(run.requests, -1)  # no step
     earlier.padded(1, 1).padded(2, 2)
     found = run.right_step()
-    with pytest.raises(UnknownStepError, match="pad before the next step"):
+    with pytest.raises(UnknownStepError, match="call it before the next step"):
         earlier.padded(4, 64)
+    with pytest.raises(UnknownStepError, match="paged_kv: these are the inputs of step 2, but"):
+        earlier.paged_kv(0)
     other.last.padded(1, 1).padded(2, 2)
     assert found == other.right_step()
 
@@ -303,8 +290,6 @@ def test_integers_of_numpy_are_integers(staged: bool) -> None:
     assert contents(run.batch.step(run.requests, np.array([3, 3, 3]), num_draft_tokens=torch.tensor([2, 2, 2]))) == (
         contents(other.batch.step(other.requests, 3, num_draft_tokens=2))
     )
-    stranger = SimpleNamespace(request_id="r0", num_computed_tokens=np.int64(5))
-    assert run.batch.step([stranger], 1).positions.tolist() == [5]
 
 
 def test_another_use_of_caching_is_named() -> None:

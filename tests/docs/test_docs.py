@@ -115,7 +115,9 @@ TRACE = "".join(
 """A trace in Mooncake's form."""
 
 LAYERS = {"layer_types": ["sliding_attention"] * 5 + ["full_attention"], "sliding_window": 1024}
-MODEL = json.dumps(LAYERS | {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 65536})
+MODEL = json.dumps(
+    LAYERS | {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 65536, "vocab_size": 9}
+)
 """What a model's configuration says of its layers, and of the bytes of a token: 64 KiB in each."""
 
 

@@ -122,14 +122,12 @@ def scheduler(
     scheduling: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours.
-
-    `loads` configures the connector beside this file, `connector` one of vLLM's own. Drafts are of an EAGLE head or of
-    n-grams, and with `modules` each draft is of a module of its own; `flagged` marks full attention as the head's. With
-    `rows` the worker returns an auxiliary output of each token. `unit` is the tokens of a hash, `interval` is vLLM's
-    ``--prefix-cache-retention-interval`` (0 by default there), and `shared_prefix` lets states inside blocks be
-    published. `scheduling` has fields of the scheduler's own configuration, which are quick to change.
-    """
+    """Return one of vLLM's schedulers over a pool of these groups, with its own manager or ours."""
+    # `loads` configures the connector beside this file, `connector` one of vLLM's own. Drafts are of an EAGLE head or
+    # of n-grams, and with `modules` each draft is of a module of its own; `flagged` marks full attention as the head's.
+    # With `rows` the worker returns an auxiliary output of each token. `unit` is the tokens of a hash, `interval` is
+    # vLLM's ``--prefix-cache-retention-interval`` (0 by default there), and `shared_prefix` lets states inside blocks
+    # be published. `scheduling` has fields of the scheduler's own configuration, which are quick to change.
     settings = {
         "model": str(models.make("llama", folder)),
         "skip_tokenizer_init": True,
@@ -339,10 +337,8 @@ class Worker:
             self.running[name, group] = (computed - 1) // self.kinds[group].block_size, 1
 
     def run(self, output: Any, lost: Collection[int] = ()) -> ModelRunnerOutput:
-        """Compute a step: all its writes, then all its reads, then samples; requests with `lost` blocks are not read.
-
-        What such a request samples is dropped by the scheduler, so it learns nothing.
-        """
+        """Compute a step: all its writes, then its reads, then samples; requests with `lost` blocks are not read."""
+        # What such a request samples is dropped by the scheduler, so it learns nothing.
         for name in output.finished_req_ids:
             for each in (self.tokens, self.digests, self.tables, self.proposed, self.heads):
                 each.pop(name, None)
@@ -652,7 +648,7 @@ class Side:
         if core is None:
             return
         later = self.scheduler.deferred_frees  # a step in flight may still write to them
-        core.check(Counter(block.block_id for _, blocks in later for block in blocks))
+        self.scheduler.kv_cache_manager.check(Counter(block.block_id for _, blocks in later for block in blocks))
         if self.scheduler.connector is not None:  # what a load brings is not known here
             return
         unit = self.scheduler.hash_block_size
@@ -664,7 +660,7 @@ class Side:
                     digests = self.worker.digests_of(request.all_token_ids[: len(keys) * unit])
                 else:
                     digests = self.worker._digest(name, min(len(keys) * unit, len(self.worker.tokens[name])))
-                first = self.scheduler.kv_cache_manager._first
+                first = self.scheduler.kv_cache_manager.settings.first
                 ends = zip(keys[first:], range(unit, len(digests) + 1, unit), strict=False)
                 self.prefixes |= {key[:16]: (end, digests[end - 1]) for key, end in ends}
         pool = core.block_pool
@@ -761,11 +757,9 @@ def walk(
     stops: Sequence[int] = (),
     resets: float = 0.003,
 ) -> None:
-    """Drive both sides through the same random arrivals and aborts, and compare all along.
-
-    `exact`: the schedules are equal step by step, not only the tokens. `sessions`: the share of requests to which turns
-    are added (vLLM's resumable requests). `stops`: tokens that end a request, or a turn, before its time.
-    """
+    """Drive both sides through the same random arrivals and aborts, and compare all along."""
+    # `exact`: the schedules are equal step by step, not only the tokens. `sessions`: the share of requests to which
+    # turns are added (vLLM's resumable requests). `stops`: tokens that end a request, or a turn, before its time.
     draw = random.Random(seed)
     roots = [[draw.randrange(3, 100) for _ in range(longest)] for _ in range(3)]
     alive: list[str] = []

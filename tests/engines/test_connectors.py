@@ -31,10 +31,10 @@ class Connector(Base):
 
 @pytest.mark.without_vllm
 def test_the_table_of_the_guide_is_the_scan_s() -> None:
-    from blockwright.engines.vllm import connectors, surface
+    from benchmarks.vllm_surface import guide_table
 
     guide = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "vllm.md").read_text()
-    assert connectors.table(surface.known()) in guide
+    assert guide_table() in guide
 
 
 def test_what_is_served_is_there(models_folder: Path) -> None:

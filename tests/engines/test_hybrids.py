@@ -23,6 +23,7 @@ SEEDS = [int(seed) for seed in os.environ.get("BLOCKWRIGHT_HYBRID_SEEDS", "1").s
 
 UNIT = {"unit": 4}
 EAGLE = {"drafts": 3, "eagle": True}
+Fault = Callable[[dict[str, Any]], dict[str, Any]]
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "tight": {"blocks": 36},
@@ -249,46 +250,46 @@ def test_who_follows_events_knows_every_part(drafts: dict[str, Any], depth: int,
     assert inside
 
 
-def _trims_ahead(own: Any) -> dict[str, Any]:
+def _trims_ahead(own: dict[str, Any]) -> dict[str, Any]:
     """Let entries die by counts that drafts may take back."""
-    settle = own._settle
-    return {"_settle": lambda self, request, twin: settle(self, request, twin) and request.num_computed_tokens}
+    settle = own["settle"]
+    return {"settle": lambda self, request, twin: settle(self, request, twin) and request.num_computed_tokens}
 
 
-def _finds_at_once(own: Any) -> dict[str, Any]:
+def _finds_at_once(own: dict[str, Any]) -> dict[str, Any]:
     """Let a request find the state that another leaves in the same step."""
-    early = own._publish_for_readers
+    early = own["publish_for_readers"]
 
     def publish(self: Any) -> None:
         early(self)
         for request in self._due.values():
-            self.core.cache_blocks(request._blockwright.request, request._blockwright.written)
+            self._core.cache_blocks(request._blockwright.request, request._blockwright.written)
 
-    return {"_is_left_this_step": lambda self, request, length: False, "_publish_for_readers": publish}
+    return {"_is_left_this_step": lambda self, request, length: False, "publish_for_readers": publish}
 
 
-def _publishes_drafts(own: Any) -> dict[str, Any]:
+def _publishes_drafts(own: dict[str, Any]) -> dict[str, Any]:
     """Publish states before it is known which drafts hold."""
     return {"_num_left": lambda self, request, twin: min(twin.written, request.num_tokens)}
 
 
-def _forgets_the_entries_of_drafts(own: Any) -> dict[str, Any]:
+def _forgets_the_entries_of_drafts(own: dict[str, Any]) -> dict[str, Any]:
     """Let a running request have no new entries, as if a step with drafts needed none."""
-    real = own._continue
+    real = own["_continue"]
     return {"_continue": lambda self, *step: self.empty_kv_cache_blocks if real(self, *step) is not None else None}
 
 
-def _keeps_what_is_not_left(own: Any) -> dict[str, Any]:
+def _keeps_what_is_not_left(own: dict[str, Any]) -> dict[str, Any]:
     """Keep a state at the last block end of a step, where the worker leaves one elsewhere."""
 
     def inside(self: Any, request: Any, start: int, stop: int) -> int:
         place = (stop - 1) // 16 * 16
         return place if start + 16 <= place and stop <= request.num_tokens else 0
 
-    return {"_inside": inside}
+    return {"inside": inside}
 
 
-FAULTS: list[tuple[str, int, Callable[[Any], dict[str, Any]]]] = [
+FAULTS: list[tuple[str, int, Fault]] = [
     ("blocks of 4, drafts", 1, _trims_ahead),
     ("plain", 0, _finds_at_once),
     ("blocks of 4, 6 drafts", 0, _publishes_drafts),
@@ -300,15 +301,22 @@ FAULTS: list[tuple[str, int, Callable[[Any], dict[str, Any]]]] = [
 
 @pytest.mark.parametrize(("name", "depth", "fault"), FAULTS)
 def test_a_fault_is_noticed(
-    name: str, depth: int, fault: Callable[[Any], dict[str, Any]], models_folder: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    depth: int,
+    fault: Callable[[dict[str, Any]], dict[str, Any]],
+    models_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tests.engines import stub
 
+    from blockwright.engines.vllm.admission import Admission
     from blockwright.engines.vllm.manager import KVCacheManager
+    from blockwright.engines.vllm.progress import Progress
     from blockwright.errors import BlockwrightError
 
-    for method, bent in fault(KVCacheManager).items():
-        monkeypatch.setattr(KVCacheManager, method, bent)
+    homes = {name: home for home in (KVCacheManager, Progress, Admission) for name in vars(home)}
+    for method, bent in fault({name: getattr(home, name) for name, home in homes.items()}).items():
+        monkeypatch.setattr(homes[method], method, bent)
     with pytest.raises((stub.WrongContentError, BlockwrightError)) as noticed:
         served(models_folder, CASES[name], depth, steps=600, seed=1)
     print(f"{fault.__name__}: {noticed.value}")

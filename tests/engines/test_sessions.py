@@ -102,17 +102,32 @@ def _fills_by_what_the_twin_knows(real: Any) -> Any:
     return filled
 
 
-@pytest.mark.parametrize(("seed", "fault"), [(19, "a turn is not heard of"), (2, "more is filled than was scheduled")])
+def _counts(field: str, real: Any) -> Any:
+    """Count more than the core does."""
+
+    def filled(self: Any, request: Any, twin: Any, stop: int, table: int) -> None:
+        real(self, request, twin, stop, table + 16 * (field == "table"))
+        twin.published += 16 * (field == "published" and stop > 60)
+
+    return filled
+
+
+@pytest.mark.parametrize(
+    ("seed", "fault"),
+    [(19, "turn"), (2, "more is filled than was scheduled"), (0, "table"), (0, "published"), (1, "published")],
+)
 def test_a_fault_is_noticed(seed: int, fault: str, models_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.engines import stub
 
     from blockwright.engines.vllm.manager import KVCacheManager
+    from blockwright.engines.vllm.progress import Progress
     from blockwright.errors import BlockwrightError
 
-    if fault == "a turn is not heard of":
+    if fault in ("table", "published"):
+        monkeypatch.setattr(Progress, "note_filled", _counts(fault, Progress.note_filled))
+    elif fault == "turn":
         monkeypatch.setattr(KVCacheManager, "_goes_on", _hears_of_no_turn)
     else:
-        monkeypatch.setattr(KVCacheManager, "_note_filled", _fills_by_what_the_twin_knows(KVCacheManager._note_filled))
-    with pytest.raises((stub.WrongContentError, BlockwrightError)) as noticed:
+        monkeypatch.setattr(Progress, "note_filled", _fills_by_what_the_twin_knows(Progress.note_filled))
+    with pytest.raises((stub.WrongContentError, BlockwrightError)):
         served(seed, models_folder)
-    print(noticed.value)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import blockwright
+from benchmarks.vllm_surface import whole_surface_of
 from blockwright.engines.vllm import surface
 from blockwright.errors import UnsupportedError
 
@@ -51,7 +52,7 @@ def test_an_unknown_release_is_compared_and_refused_by_name(tmp_path: Path) -> N
 def test_the_installed_release_is_as_recorded() -> None:
     package, version = surface.installed()
     recorded = surface.known()
-    found = surface.whole_surface_of(package)
+    found = whole_surface_of(package)
     if version in recorded:
         assert found == recorded[version]
     else:
@@ -175,10 +176,7 @@ def test_the_check_at_the_end_is_asked_for(
         raise InvariantError("REF-1", "block 1", 1, 2)
 
     manager = scheduler.kv_cache_manager
-    scheduler.kv_cache_manager = SimpleNamespace(
-        bind=manager.bind,
-        core=SimpleNamespace(block_pool=manager.core.block_pool, request_ids=manager.core.request_ids, check=broken),
-    )
+    scheduler.kv_cache_manager = SimpleNamespace(bind=manager.bind, core=manager.core, check=broken)
     scheduler.shutdown()
     held = "Blockwright ends: 56 of 59 blocks are free, requests that hold some: 1; check()"
     assert [(each.levelname, each.getMessage()) for each in said[1:]] == [

@@ -127,11 +127,9 @@ def pair(
 def hand_over(
     ends: tuple[Prefill, Decode], connector: str, seed: int, steps: int, window: int = 0
 ) -> list[tuple[int, int]]:
-    """Send random requests through both ends, abort some in either, and return the free blocks after each step.
-
-    With a `window`, no prompt ends where the window of its last token starts with the last slot of a block: vLLM's own
-    manager keeps no block for that slot, on neither end, though the decoding end computes the last token again.
-    """
+    """Send random requests through both ends, abort some in either, and return the free blocks after each step."""
+    # With a `window`, no prompt ends where the window of its last token starts with the last slot of a block: vLLM's
+    # own manager keeps no block for that slot, on neither end, though the decoding end computes the last token again.
     prefill, decode = ends
     draws = random.Random(seed)
     prefixes = [[draws.randrange(3, 100) for _ in range(draws.randrange(20, 130))] for _ in range(4)]

@@ -12,20 +12,35 @@ from __future__ import annotations
 import json
 from array import array
 from dataclasses import replace
+from functools import partial
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from blockwright.errors import InvalidArgumentError
 from blockwright.policies import Lru
-from blockwright.replay import Overlap, PoolResult, TimedResult, Trace, TraceRequest, WorkloadOptions, generate_workload
+from blockwright.replay import (
+    Overlap,
+    PoolResult,
+    TimedResult,
+    Trace,
+    TraceRequest,
+    WorkloadOptions,
+    generate_workload,
+    timed,
+)
 from blockwright.replay.answer import answer
 from blockwright.replay.groups import block_bytes, layer_spec
 from blockwright.replay.keeping import Keeping
 from blockwright.replay.offloaded import OffloadOptions
 from blockwright.replay.pools import Way
+from blockwright.replay.routers import Routing
 from blockwright.replay.simulate import replay, replay_ways
+from blockwright.replay.step_time import Linear
 
+SIXTEENTH = Linear(base=1 / 16, tokens=1 / 16)
 FULL = layer_spec("full", 16)
 KEEPING = Keeping("lru", Lru)
 WORKLOAD = generate_workload(WorkloadOptions(conversations=40, turns=4, think=3, system_prompts=3, seed=3))
@@ -46,18 +61,18 @@ def turn(number: int, *contents: int, after: int = -1, delay: float = 0.0) -> Tr
 def test_a_turn_waits_for_its_answer_and_then_for_its_delay() -> None:
     """Not in the open loop: there the second turn comes while the first one computes its prompt."""
     trace = Trace("turns", "made", (turn(0, 1, 2), turn(1, 1, 2, 3, after=0, delay=5)), 0.0)
-    closed = served(trace, Way(20, KEEPING), Overlap(2, prefill_speed=16, decode_speed=16))
+    closed = served(trace, Way(20, KEEPING), Overlap(2, SIXTEENTH))
     assert closed.timed is not None
-    assert (closed.timed.seconds, closed.hit_blocks) == (3 + 5 + 1 + 1, 2)
-    assert closed.timed.latency == (2, 3, 3, 3)
+    assert (closed.timed.seconds, closed.hit_blocks) == (4 + 5 + 3 + 2 / 16, 2)
+    assert closed.timed.latency == (3 + 1 / 16, *[4 + 1 / 16] * 3)
     together = Trace("turns", "made", (trace.requests[0], replace(trace.requests[1], after=-1)), 0.0)
-    opened = served(together, Way(20, KEEPING), Overlap(2, prefill_speed=16, decode_speed=16))
+    opened = served(together, Way(20, KEEPING), Overlap(2, SIXTEENTH))
     assert opened.timed is not None
-    assert opened.timed.seconds == 4
+    assert opened.timed.seconds == (33 + 18 + 15 * 3 + 2) / 16
     # With a rate, first turns have it; a turn that must not come before its own time waits for that, too.
     late = Trace("turns", "made", (trace.requests[0], replace(trace.requests[1], arrival=50.0)), 0.0)
-    for rate, seconds in ((None, 52), (1, 10)):
-        timed = served(late, Way(20, KEEPING), Overlap(2, 16, 16, arrivals=rate)).timed
+    for rate, seconds in ((None, 53 + 1 / 16), (1, 4 + 5 + 3 + 2 / 16)):
+        timed = served(late, Way(20, KEEPING), Overlap(2, SIXTEENTH, arrivals=rate)).timed
         assert timed is not None
         assert timed.seconds == seconds
     with pytest.raises(InvalidArgumentError, match="after: must be -1 or an earlier request than 0, not 0"):
@@ -79,7 +94,7 @@ def test_routers_by_hand(router: str, hits: int) -> None:
     first = [turn(0, 1, 2), turn(64, 5, 6)]
     again = [turn(64 * 50, 5, 6, 7), turn(64 * 60, 1, 2, 3)]
     trace = Trace("two", "made", (*first, *(again if router != "load" else again[::-1])), 0.0)
-    pool = served(trace, Way(40, KEEPING, engines=2, router=router), Overlap(4, 16, 16))
+    pool = served(trace, Way(40, KEEPING, engines=2, router=router), Overlap(4, SIXTEENTH))
     assert (pool.hit_blocks, pool.engines, pool.router) == (hits, 2, router)
 
 
@@ -91,14 +106,57 @@ def to_the_second(seen: object) -> int:
 def test_what_a_router_does_not_know_yet_it_does_not_follow() -> None:
     """The turn comes ten seconds after the prompt was computed: with a longer delay of events it goes elsewhere."""
     trace = Trace("one", "made", (turn(0, 1, 2), turn(64, 9), turn(64 * 13, 1, 2, 3), turn(64 * 13 + 1, 1, 2, 4)), 0.0)
-    for delay, hits in ((0.0, 4), (100.0, 2)):
-        way = Way(40, KEEPING, engines=2, router="prefix")
-        assert served(trace, way, Overlap(4, 16, 16, event_delay=delay)).hit_blocks == hits
+    way, restarts = Way(40, KEEPING, engines=2, router="prefix"), ((-1, 5.0, inf),)
+    for delay, fails, hits in ((0.0, (), 4), (100.0, (), 2), (0.0, restarts, 2)):
+        assert served(trace, way, Overlap(4, SIXTEENTH, event_delay=delay, fails=fails)).hit_blocks == hits
+
+
+def test_an_engine_that_fails_loses_its_requests_and_what_it_cached() -> None:
+    """After five steps of a second the second request begins anew on the other engine, with 17 more to come."""
+    trace = Trace("two", "made", (turn(0, 1, 2), turn(0, 5, 6), turn(64 * 50, 5, 6), turn(64 * 60, 5, 6)), 0.0)
+    for back, hits in ((inf, 2), (10.0, 1)):  # requests 0 and 2 go to the first engine, 1 and 3 to the second
+        options = Overlap(4, Linear(1), fails=((1, 5.0, back),))
+        pool = served(trace, Way(40, KEEPING, engines=2), options)
+        assert pool.timed is not None
+        assert (pool.timed.latency[0], pool.timed.latency[3], pool.timed.recomputed) == (17, 5 + 17, 32 + 4)
+        assert (pool.hit_blocks, pool.timed.output_tokens) == (hits, 4 * 17)
+    with pytest.raises(InvalidArgumentError, match="fails: there is no engine 2; they are numbered from 0 on"):
+        served(trace, Way(40, KEEPING, engines=2), Overlap(4, fails=((2, 5.0, inf),)))
+    with pytest.raises(InvalidArgumentError, match=r"fails: 0 cannot fail after -1\.0 s for 1\.0 s"):
+        Overlap(4, fails=((0, -1, 1),))
+
+
+def routing(is_plain: bool, name: str, engines: int, delay: float, make: Any, size: int, _: bool) -> Routing:
+    return Routing(name, engines, delay, make, size, is_plain)
+
+
+def test_one_walk_finds_what_an_index_of_each_engine_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was evicted, forgotten by an engine that failed, or comes late."""
+    results = []
+    options = Overlap(4, Linear(1 / 100, 1e-4), event_delay=0.3, fails=((2, 30.0, 20.0), (-1, 60.0, inf)))
+    for is_plain in (True, False):
+        monkeypatch.setattr(timed, "Routing", partial(routing, is_plain))
+        results.append(served(WORKLOAD, Way(300, KEEPING, engines=4, router="prefix"), options))
+    assert results[0] == results[1]
+    assert results[0].evictions > 0
+
+
+def test_a_warm_up_is_not_counted() -> None:
+    (cold,) = replay_ways(WORKLOAD, [FULL], [Way(200, KEEPING)]).pools
+    (warm,) = replay_ways(WORKLOAD, [FULL], [Way(200, KEEPING)], skip=70).pools
+    begun = replace(WORKLOAD, requests=tuple(WORKLOAD.requests[:70]))
+    (first,) = replay_ways(begun, [FULL], [Way(200, KEEPING)]).pools
+    assert warm.hit_blocks == cold.hit_blocks - first.hit_blocks
+    assert warm.hit_rate == warm.hit_blocks / (WORKLOAD.num_references(16) - begun.num_references(16))
+    trace = Trace("two", "made", (turn(0, 1, 2), turn(64, 5, 6)), 0.0)
+    (pool,) = replay_ways(trace, [FULL], [Way(40, KEEPING)], overlap=Overlap(1, Linear(1)), skip=1).pools
+    assert pool.timed is not None
+    assert (pool.timed.queued, pool.timed.goodput, pool.timed.seconds) == ((16,) * 4, 1 / (34 - 1), 34)
 
 
 @pytest.mark.parametrize("host", [None, OffloadOptions(300, "evict")], ids=str)
 def test_engines_serve_all_and_one_is_a_replay(host: OffloadOptions | None) -> None:
-    options = Overlap(4, decode_speed=400, ttft=0.5)
+    options = Overlap(4, Linear(1 / 400, 1e-4), ttft=0.5)
     (one,) = replay(WORKLOAD, FULL, [500], overlap=options, offload=host, check_every=20).pools
     for router in ("round", "prefix"):
         alone = served(WORKLOAD, Way(500, KEEPING, None, host, 1, router), options)
@@ -178,5 +236,7 @@ def test_the_bytes_of_a_block(
 )
 def test_a_model_that_does_not_say_its_bytes(tmp_path: Path, config: dict[str, object]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InvalidArgumentError, match=r"--memory: .* does not say the bytes of a block .*; give --blocks"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"--memory: .* does not say the sizes of the model .*; give --blocks"
+    ):
         block_bytes(str(tmp_path / "config.json"), 16, None, 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from blockwright.replay.groups import groups_of, layer_spec
 from blockwright.replay.offloaded import OffloadOptions
 from blockwright.replay.pools import PoolResult
 from blockwright.replay.simulate import replay
+from blockwright.replay.step_time import Linear, Step
 
 FULL = layer_spec("full", 16)
 
@@ -38,34 +40,74 @@ def served(trace: Trace, blocks: int, options: Overlap, **more: object) -> PoolR
 
 
 def test_times_by_hand() -> None:
-    """A block takes a second to compute or to decode; an answer of 17 tokens is computed but for its last."""
-    options = Overlap(2, prefill_speed=16, decode_speed=16)
+    """A step takes a second; an answer of 17 tokens takes the step that ends its prompt, and 16 more."""
+    options = Overlap(2, step_time=Linear(1))
     pool = served(two(17), 6, options)
     assert pool.timed is not None
-    assert (pool.timed.queued[0], pool.timed.queued[-1]) == (0, 2)
-    assert (pool.timed.first_token[0], pool.timed.first_token[-1]) == (2, 4)
-    assert (pool.timed.seconds, pool.timed.preemptions, pool.timed.output_tokens) == (5, 0, 34)
-    assert pool.mean_used == pytest.approx(14 / 5)
-    assert pool.peak_used == 5
-    assert pool.timed.mean_running == pytest.approx(6 / 5)
-    # In four blocks the second waits for the first to end.
-    late = served(two(17), 4, options).timed
-    assert late is not None
-    assert (late.queued[-1], late.seconds, late.preemptions) == (3, 6, 0)
-    # The first one needs a fourth block after three seconds: the second gives up its own, and goes on after the fourth.
-    again = served(two(33), 5, options).timed
+    assert (pool.timed.queued, pool.timed.first_token, pool.timed.latency) == ((0,) * 4, (1,) * 4, (17,) * 4)
+    assert (pool.timed.seconds, pool.timed.preemptions, pool.timed.output_tokens) == (17, 0, 34)
+    assert pool.mean_used == pytest.approx((4 + 16 * 6) / 17)
+    assert (pool.peak_used, pool.timed.mean_running) == (6, 2)
+    assert pool.timed.per_token == (1,) * 4
+    # In four blocks both begin. The first needs a third block then, for which the second gives up its own; of those the
+    # first is still cached when it goes on at 17 with 33 tokens, of which it computes 17.
+    again = served(two(17), 4, options).timed
     assert again is not None
-    assert (again.preemptions, again.queued[-1], again.output_tokens) == (1, 2, 66)
-    assert again.seconds == 8  # and its prompt anew, as that was not finished
+    assert (again.preemptions, again.recomputed, again.latency, again.output_tokens) == (1, 16, (17, 33, 33, 33), 34)
+    # In three the second waits for all of its prompt. In two the first is cut short where it needs a third.
+    late = served(two(17), 3, options).timed
+    assert late is not None
+    assert (late.queued, late.preemptions) == ((0, 17, 17, 17), 0)
     alone = served(two(17), 2, options)
     assert (alone.refused, alone.peak_used) == (2, 2)
+
+
+def test_a_step_has_a_budget_and_a_time() -> None:
+    """The second prompt begins in what the first one leaves of 40 tokens, and beside its decoding comes the rest."""
+    steps: list[Step] = []
+
+    def note(step: Step) -> float:
+        steps.append(step)
+        return 1.0
+
+    timed = served(two(3), 6, Overlap(2, max_num_batched_tokens=40, step_time=note)).timed
+    assert timed is not None
+    halves = 32 * 33 // 2, 8 * 9 // 2, (9 + 32) * 24 // 2
+    assert steps == [
+        Step(40, 2, 32 + 8, halves[0] + halves[1]),
+        Step(25, 2, 33 + 32, 33 + halves[2]),
+        Step(2, 2, 34 + 33, 34 + 33),
+        Step(1, 1, 34, 34),
+    ]
+    assert (timed.first_token, timed.latency) == ((1, 2, 2, 2), (3, 4, 4, 4))
+    with pytest.raises(InvalidArgumentError, match="max_num_batched_tokens: must be at least 8: one of each request"):
+        Overlap(4, drafts=1, max_num_batched_tokens=7)
+    for wrong in (0.0, float("nan"), float("inf")):
+        never = partial(lambda found, step: found, wrong)
+        with pytest.raises(InvalidArgumentError, match="step_time: must return seconds above 0, not"):
+            served(two(3), 6, Overlap(2, step_time=never))
+
+
+def test_drafts_that_are_accepted_save_steps() -> None:
+    """All or none of three; else as many as the rate says, on the average, and a preemption loses none of them."""
+    trace = two(33)
+    for rate, seconds in ((0, 33), (1, 9)):
+        timed = served(trace, 12, Overlap(2, step_time=Linear(1), drafts=3, acceptance=rate)).timed
+        assert timed is not None
+        assert timed.seconds == seconds
+    (long,) = replay(two(4001), FULL, [600], overlap=Overlap(2, step_time=Linear(1), drafts=3, acceptance=0.5)).pools
+    assert long.timed is not None
+    assert long.timed.seconds == pytest.approx(4000 / (1 + 0.5 + 0.25 + 0.125), rel=0.05)
+    tight = served(two(100), 10, Overlap(2, step_time=Linear(1), drafts=3))
+    assert tight.timed is not None
+    assert (tight.timed.output_tokens, tight.timed.preemptions) == (200, 1)
 
 
 @pytest.mark.parametrize("host", [None, OffloadOptions(200), OffloadOptions(200, "evict")], ids=str)
 def test_without_overlap_and_answers_it_counts_as_one_after_another(host: OffloadOptions | None) -> None:
     trace = generate_workload(WorkloadOptions(conversations=12, turns=4, seed=3))
     plain = replay(trace, FULL, [150, 400, 3000], offload=host).pools
-    timed = replay(trace, FULL, [150, 400, 3000], offload=host, overlap=Overlap(1, output_tokens=1)).pools
+    timed = replay(trace, FULL, [150, 400, 3000], offload=host, overlap=Overlap(1, Linear(1e-9), output_tokens=1)).pools
     for one, other in zip(plain, timed, strict=True):
         assert other == replace(one, timed=other.timed, seconds=other.seconds, mean_used=other.mean_used)
 
@@ -102,11 +144,12 @@ def test_every_request_ends(groups: str, blocks: int, concurrency: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"concurrency": 0}, {"prefill_speed": 0}, {"decode_speed": -1}, {"arrivals": -1}, {"output_tokens": -1}]
+    "wrong",
+    [{"concurrency": 0}, {"drafts": -1}, {"max_num_batched_tokens": 0}, {"arrivals": -1}, {"output_tokens": -1}],
 )
 def test_bad_options(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidArgumentError, match=f"{next(iter(wrong))}: must be at least"):
-        Overlap(**({"concurrency": 1} | wrong))
+        Overlap(**({"concurrency": 1} | wrong))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from blockwright_spec.worker.storage import (
     held_in_all,
     may_hold,
     page,
+    plain_plans,
 )
 from blockwright_spec.worker.storage_laws import PART_FOUR_LAWS, STORAGE_LAWS
 
@@ -87,6 +88,7 @@ BROKEN: list[tuple[str, StoragePlan]] = [
     ("LAYOUT-9", replace(PLAN, pages=(64, 64), num_blocks=NEEDED + 1)),
     ("LAYOUT-9", replace(PLAN, loss=Fraction(0), num_blocks=NEEDED + 1)),
     ("LAYOUT-9", replace(SPLIT, group_cost=Fraction(1))),
+    ("LAYOUT-10", replace(PLAN, padding=Fraction(1, 5))),
 ]
 """Plans that break each law, in each of its parts."""
 
@@ -94,6 +96,15 @@ BROKEN: list[tuple[str, StoragePlan]] = [
 @pytest.mark.parametrize(("name", "plan"), BROKEN)
 def test_law_notices_what_breaks_it(name: str, plan: StoragePlan) -> None:
     assert not BY_ID[name](plan)
+
+
+def test_a_plain_plan_that_wastes_too_much_is_no_rival() -> None:
+    """Three groups on one tensor waste nothing; two groups on two waste half of the window's 4 of 9 blocks."""
+    plan = replace(PLAN, layers=(*LAYERS[:2], replace(LAYERS[2], block_size=4)), groups=GROUPS[:2])
+    within = [
+        list(plain_plans(replace(plan, padding=part))) for part in (Fraction(0), Fraction(21, 100), Fraction(2, 9))
+    ]
+    assert within == [[(32, 14, 3)], [(32, 14, 3)], [(32, 14, 3), (64, 9, 2)]]
 
 
 def test_every_law_is_broken_once() -> None:

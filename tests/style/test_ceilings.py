@@ -21,14 +21,14 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("specification", "spec/blockwright_spec", 7_345),
-    Part("core", "impl/blockwright/core", 12_710),
-    Part("implementation", "impl", 40_690),
-    Part("kit", "conformance/blockwright_conformance", 8_945),
-    Part("lab", "conformance/blockwright_lab", 10_310),
-    Part("tests", "tests", 32_480),
+    Part("specification", "spec/blockwright_spec", 7_602),
+    Part("core", "impl/blockwright/core", 13_130),
+    Part("implementation", "impl", 41_742),
+    Part("kit", "conformance/blockwright_conformance", 9_025),
+    Part("lab", "conformance/blockwright_lab", 10_294),
+    Part("tests", "tests", 32_956),
 )
-LONG_FILES = 13
+LONG_FILES = 12
 
 
 def lines_of(path: Path) -> int:

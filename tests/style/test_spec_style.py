@@ -21,8 +21,8 @@ CHAPTERS = sorted(SPEC.rglob("*.py"))
 FUNCTION_LINES = 25
 PAGE_LINES = 200  # the page that is read first
 FILE_LINES = 260  # usually under 200
-CODE_LINES = 5_518  # all four parts, and what comes before them
-FIRST_LINES = 1_445  # the first reading of part one
+CODE_LINES = 5_730  # all four parts, and what comes before them
+FIRST_LINES = 1_471  # the first reading of part one
 # Of part one, what a first reading can do without.
 SECOND = (
     *("added.py", "in_time", "events.py", "metrics.py", "laws.py", "retention.py", "keeping.py", "retention_laws.py"),

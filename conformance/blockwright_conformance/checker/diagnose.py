@@ -8,8 +8,11 @@ the model differs from the specification in this field of an answer or of its st
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from .explore import Violation
 from .lockstep import act, named
 from .world import M, S, World
 
@@ -28,6 +31,14 @@ def diagnose(world: World[S, M], actions: tuple[Any, ...]) -> tuple[str, ...]:
         state = act(world, model, state, action).outcome.state
     broken = answers(world, model, state) if not actions else of_last(world, model, state, actions[-1])
     return tuple(dict.fromkeys(broken))
+
+
+def diagnosed(world: World[S, M], found: Violation) -> Violation:
+    """Return a violation with all other laws that it breaks in its detail, as far as they can be told."""
+    broken = list[str]()
+    with suppress(Exception):
+        broken = [each for each in diagnose(world, found.actions) if each != found.law and not each.startswith("REF-0")]
+    return replace(found, detail=found.detail + f" (breaks {', '.join(broken)})" * bool(broken))
 
 
 def of_last(world: World[S, M], model: M, before: S, action: Any) -> Iterator[str]:

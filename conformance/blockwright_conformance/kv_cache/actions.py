@@ -8,8 +8,6 @@ is allowed, its meaning, and its calls on a manager.
 from collections.abc import Iterator
 from typing import Any
 
-from blockwright_spec.manager.choices import Choice
-from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.metrics import Call
 from blockwright_spec.manager.state import Absent, Running, State, is_loading
 
@@ -17,7 +15,6 @@ from . import requests
 from .adapter import ManagerAdapter
 from .calls import KINDS
 from .calls import Call as TableCall
-from .outcome import ManagerOutcome
 from .parts import Reply
 from .requests import Admit, AdmitHeld
 from .scopes import Scope
@@ -25,6 +22,7 @@ from .scopes import Scope
 RUNNING: tuple[Any, ...] = (
     *(requests.Grow, requests.Append, KINDS["Release"], KINDS["Trim"], KINDS["Preempt"], KINDS["Publish"]),
     *(requests.WrongStep, requests.LateHit, KINDS["Retain"], KINDS["ReleasePrefix"], KINDS["Abort"], KINDS["CountOn"]),
+    *(KINDS["Shorten"], KINDS["Fold"]),
 )
 """The actions on a running request, in the order in which they are tried, then those on others and on the manager."""
 WAITING: tuple[Any, ...] = (AdmitHeld, requests.Find, requests.Touch, Admit, KINDS["Release"])
@@ -56,11 +54,6 @@ def enabled(scope: Scope, state: State) -> Iterator[Any]:
                 yield from each.allowed(scope, state, slot, None)
     for each in WHOLE:
         yield from each.allowed(scope, state)
-
-
-def meaning(state: State, action: Any, choice: Choice = LRU) -> ManagerOutcome:
-    outcome: ManagerOutcome = action.meaning(state, choice)
-    return outcome
 
 
 def call_of(action: Any) -> Call | None:

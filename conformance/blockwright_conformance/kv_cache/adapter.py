@@ -51,12 +51,14 @@ class Served(NamedTuple):
 class Planned(NamedTuple):
     """A manager's forecast of a step: blocks it takes if it fits, else those missing; neither if never.
 
-    `waiting` of the missing blocks are on their way; a manager that does not report this leaves it None.
+    `waiting` of the missing blocks are on their way, and `by_group` is what the step takes, or would take, in each
+    group; a manager that does not report these leaves them None.
     """
 
     demand: int | None = None
     missing: int | None = None
     waiting: int | None = None
+    by_group: tuple[int, ...] | None = None
 
 
 class Explained(NamedTuple):
@@ -97,7 +99,6 @@ class Observation(NamedTuple):
     published: tuple[tuple[int, ...] | None, ...] | None = None
     """Leading entries looked at for publication, per group; None for a request that holds no table."""
     free: int | None = None
-    """Number of free blocks."""
     states: tuple[Tables | None, ...] | None = None
     """Blocks for the states of drafts, one tuple per group; None for a request that holds no table."""
     settled: tuple[int | None, ...] | None = None
@@ -139,8 +140,16 @@ class ManagerAdapter(Protocol):
     `common_prefix`. The others are called in scopes that need the call of that name, which `capabilities`, an attribute
     of this class if there is one, must declare. Scopes with "forget" call ``unlearn(name, extra)``: it forgets what a
     request has cached or, where `name` is None, what the owner of `EXTRAS[extra]` has. Those with "clear" call
-    ``unlearn_all()``: it forgets everything that is cached, while requests run. A method ``held_alone(name)``, if there
-    is one, is asked for the number of blocks that would come free if a running request were preempted now.
+    ``unlearn_all()``: it forgets everything that is cached, while requests run. Those with "delayed" call
+    ``allocate_each_later(asks, lookahead)``, which is `allocate_each` but puts publication off, and
+    ``publish_each(asks)``, which publishes for pairs of a name and tokens in one call. Those with "shorten" call
+    ``shorten(name, computed, count)``: the step behind `computed` tokens, which has not run, is to end at `count`.
+    Those with "fold" call ``fold(name, computed)``: it points the request at blocks that others published first, and
+    returns its entries that it did so with: group, entry and block.
+
+    A method ``held_alone(name)``, if there is one, is asked for the number of blocks that would come free if a running
+    request were preempted now. An attribute `changed`, if there is one, has the `nulled` and the `replaced` entries
+    (`Served`) of the last `allocate` or `commit`.
     """
 
     errors: tuple[type[Exception], ...]

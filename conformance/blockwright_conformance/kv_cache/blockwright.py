@@ -289,6 +289,7 @@ class BlockwrightAdapter:
         if self.account is not None:
             self.account.admit(self.requests[name])
         self.hits.pop(name, None)
+        self.changed = tuple(map(tuple, blocks.nulled_entries)), tuple(blocks.replaced_entries)
         return tuple([tuple(ids) for ids in blocks.ids])
 
     def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
@@ -310,9 +311,10 @@ class BlockwrightAdapter:
         plan = self.manager.plan(*arguments, **more)
         if isinstance(plan, self.package.Fits):
             self.plans[name], self.counts[name] = plan, computed + length + step.new
-            return Planned(plan.num_blocks)
+            return Planned(plan.num_blocks, by_group=tuple(plan.blocks_by_group))
         if isinstance(plan, self.package.NotNow):
-            return Planned(None, plan.num_missing_blocks, plan.num_returning_blocks)
+            by_group = tuple(plan.blocks_by_group)
+            return Planned(None, plan.num_missing_blocks, plan.num_returning_blocks, by_group)
         return Planned()
 
     def commit(self, name: str) -> Tables:
@@ -341,10 +343,21 @@ class BlockwrightAdapter:
                 self.forget(name)
 
     def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
+        return self.grow_each(asks, lookahead, delay_cache_blocks=False)
+
+    def allocate_each_later(
+        self, asks: tuple[tuple[str, int, int], ...], lookahead: int
+    ) -> tuple[tuple[Served, ...], bool]:
+        return self.grow_each(asks, lookahead, delay_cache_blocks=True)
+
+    def grow_each(
+        self, asks: tuple[tuple[str, int, int], ...], lookahead: int, **options: bool
+    ) -> tuple[tuple[Served, ...], bool]:
         requests = [self.owned(name) for name, _, _ in asks]
         for request, (_, computed, _) in zip(requests, asks, strict=True):
             request.num_computed_tokens = computed
-        batch = self.manager.allocate_slots_batch(requests, [new for _, _, new in asks], lookahead)
+        news = [new for _, _, new in asks]
+        batch = self.manager.allocate_slots_batch(requests, news, lookahead, **options)
         new = slices(list(batch.new_block_ids), list(batch.new_block_offsets), len(self.manager.managers))
         nulled = slices(list(batch.nulled_entries), list(batch.nulled_offsets), len(self.manager.managers))
         flat, replaced = list(batch.replaced_entries), [list[Any]() for _ in new]
@@ -373,6 +386,19 @@ class BlockwrightAdapter:
     def publish(self, name: str, end: int) -> None:
         self.manager.cache_blocks(self.owned(name), end)
 
+    def publish_each(self, asks: tuple[tuple[str, int], ...]) -> None:
+        self.manager.cache_blocks_batch([self.owned(name) for name, _ in asks], [end for _, end in asks])
+
+    def shorten(self, name: str, computed: int, count: int) -> None:
+        request = self.owned(name)
+        request.num_computed_tokens = computed
+        self.manager.shorten(request, count)
+        self.counts[name] = count
+
+    def fold(self, name: str, computed: int) -> tuple[tuple[int, ...], ...]:
+        told = list(self.manager.fold_duplicates([self.owned(name)], computed).replaced_entries)
+        return tuple([tuple(told[at + 1 : at + 4]) for at in range(0, len(told), 4)])
+
     def publish_before(self, name: str, end: int) -> None:
         self.manager.cache_blocks(self.owned(name), end, has_run=False)
 
@@ -380,15 +406,12 @@ class BlockwrightAdapter:
         self.manager.remove_skipped_blocks(self.owned(name), end)
 
     def free(self, name: str) -> None:
-        self.end(name, self.counts.get(name, 0))
-
-    def free_before(self, name: str, computed: int, preempted: bool = False) -> None:
-        self.end(name, computed, preempted=preempted)
+        self.free_before(name, self.counts.get(name, 0))
 
     def preempt(self, name: str) -> None:
-        self.end(name, self.counts.get(name, 0), preempted=True)
+        self.free_before(name, self.counts.get(name, 0), preempted=True)
 
-    def end(self, name: str, computed: int, *, preempted: bool = False) -> None:
+    def free_before(self, name: str, computed: int, preempted: bool = False) -> None:
         request = self.owned(name)
         request.num_computed_tokens = computed
         self.note_call(name)
@@ -461,9 +484,10 @@ class BlockwrightAdapter:
         self.manager.advance_time(now)
 
     def lease(self, name: str) -> int:
-        request, exact = self.requests[name], self.manager.lease(self.requests[name])
-        if not request.lease <= max(exact, request.num_computed_tokens):
-            raise AssertionError(f"LEASE-1: {name!r} was told of {request.lease} tokens, of {exact} now")
+        request, seen = self.requests[name], self.manager._state.running[name].request
+        exact, told = self.manager.lease(request), min(request.lease, seen.lease)  # copies of one request of an engine
+        if not told <= max(exact, request.num_computed_tokens, self.counts.get(name, 0)):
+            raise AssertionError(f"LEASE-1: {name!r} was told of {told} tokens, of {exact} now")
         return exact
 
     def count_on(self, name: str, count: int) -> None:

@@ -11,7 +11,7 @@ from blockwright_spec.hints import Wish
 from blockwright_spec.manager import retention, transitions
 from blockwright_spec.manager import state as states
 from blockwright_spec.manager.choices import Choice
-from blockwright_spec.manager.in_time import forgetting, forks, giving_up, outside
+from blockwright_spec.manager.in_time import folding, forgetting, forks, giving_up, outside, shortening
 from blockwright_spec.manager.in_time import in_flight as flights
 from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
@@ -250,6 +250,19 @@ def publish_run(adapter: ManagerAdapter, state: State, slot: int, end: int, has_
     (adapter.publish if has_run else adapter.publish_before)(name_of(slot), end)
 
 
+def publish_each(scope: Scope, state: State) -> Arguments:
+    """Yield pairs of slot and tokens: of all that run, in either order."""
+    asks = tuple([(slot, each.computed) for slot, each in enumerate(state.requests) if isinstance(each, Running)])
+    if len(asks) > 1:
+        yield from ((asks,), (asks[::-1],))
+        if "misuse" in scope.calls:
+            yield from (((*asks, asks[0]),), ((*asks[:-1], (asks[-1][0], 2**20)),))
+
+
+def publish_named(adapter: Any, state: State, asks: tuple[tuple[int, int], ...]) -> None:
+    adapter.publish_each(tuple([(name_of(slot), end) for slot, end in asks]))
+
+
 def count_on(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
     """Yield the counts up to which a request goes on without a call, within its lease."""
     for count in range(running(state, slot).written + 1, min(lease(state, slot), len(prefix[1])) + 1):
@@ -319,6 +332,33 @@ def aborted(adapter: ManagerAdapter, state: State, slot: int, count: int, resume
         adapter.forget(name)
 
 
+def shorten(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
+    """Yield where the last step of a request may end: before it, and at each token of it but the last."""
+    request = running(state, slot)
+    if request.settled < request.written and not request.added.loading:
+        yield from ((slot, count) for count in range(request.settled, request.written))
+    if "misuse" in scope.calls:
+        yield from ((slot, request.written + 1), (slot, request.settled))
+
+
+def shorten_named(adapter: Any, state: State, slot: int, count: int) -> None:
+    adapter.shorten(name_of(slot), running(state, slot).settled, count)
+
+
+def fold(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
+    """Yield how many tokens of a request are computed: all, and all but the last."""
+    request = running(state, slot)
+    yield from ((slot, count) for count in range(max(0, request.computed - 1), request.computed + 1))
+    if "misuse" in scope.calls:
+        yield from ((slot, -1), (slot, max(request.written, lease(state, slot)) + 1))
+
+
+def fold_named(adapter: Any, state: State, slot: int, count: int) -> Reply:
+    """Fold the duplicates of a request; what is told is compared with the specification's, which takes no block."""
+    none = tuple([()] * len(state.config.groups))
+    return Reply(served=(Served(none, None, adapter.fold(name_of(slot), count)),))
+
+
 def is_told(scope: Scope, request: Running) -> bool:
     """Return whether there was a hint for a request; only some scopes give more than one."""
     return "odd" not in scope.calls and request.added.wish != Wish()
@@ -364,8 +404,11 @@ KINDS = {
         Kind("Release", release, transitions.release, end, has_slot=True, chooses=True),
         Kind("Trim", trim, transitions.trim, "trim", has_slot=True, chooses=True, word="trim"),
         Kind("Abort", abort, giving_up.abort, aborted, has_slot=True, chooses=True, word="abort"),
+        Kind("Fold", fold, folding.fold, fold_named, has_slot=True, chooses=True, word="fold"),
+        Kind("Shorten", shorten, shortening.shorten, shorten_named, has_slot=True, chooses=True, word="shorten"),
         Kind("Preempt", always, transitions.preempt, preempt_told, has_slot=True, chooses=True, word="preempt"),
         Kind("Publish", publish, transitions.publish, publish_run, has_slot=True, word="later"),
+        Kind("PublishEach", publish_each, transitions.publish_each, publish_named, word="delayed"),
         Kind("Retain", retain, retention.retain, "retain", has_slot=True, word="hint"),
         Kind("ReleasePrefix", release_prefix, retention.release_prefix, "release_prefix", has_slot=True, word="hint"),
     )

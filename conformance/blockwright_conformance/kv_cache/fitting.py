@@ -172,7 +172,7 @@ def fitting(scopes: Iterable[Scope], capabilities: Capabilities | None) -> list[
 
 # ---- managers of other makes
 
-THEIR_GATES: Final = ("lockstep", "machine")
+THEIR_GATES: Final = ("lockstep", "crossings", "machine")
 """The gates that run the manager that `--impl` names; all others are about Blockwright's own code."""
 
 MEMBERS: Final = (
@@ -205,7 +205,7 @@ def lacks(scopes: Iterable[Scope], can: Capabilities | None) -> dict[str, list[s
 
 def asked(names: Sequence[str], profile: Profile) -> list[Scope]:
     scopes = {"lockstep": FOR_OTHERS[profile.name], "machine": large_scopes()}
-    return [each for name in names for each in scopes[name] if profile.scope in each.name]
+    return [each for name in names for each in scopes.get(name, ()) if profile.scope in each.name]
 
 
 def none_fits(scopes: Iterable[Scope], can: Capabilities | None) -> str:
@@ -288,7 +288,8 @@ ACTED: Final = frozenset(("caching", "drafts", "overlaps", "extra keys", "units"
 def met_by(names: Sequence[str], profile: Profile, rows: Iterable[GateResult]) -> list[Met]:
     can = capabilities_of(factory_of(profile.implementation))
     fired = {row.scope: row.fired for row in rows}
-    return [] if can is None else met(fitting(asked(names, profile), can), can, fired)
+    scopes = [] if can is None else fitting(asked(names, profile), can)
+    return met(scopes, can, fired) if can and scopes else []
 
 
 def never_asked(profile: Profile) -> list[str]:

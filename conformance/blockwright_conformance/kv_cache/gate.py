@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from random import SystemRandom
 from blockwright._terminal import Advance
 from blockwright_spec.manager.outcomes import Reason
 
-from ..checker.diagnose import diagnose
+from ..checker.diagnose import diagnosed
 from ..checker.explore import Explorer, Result
 from ..gates import GateResult, Profile, factory_of
 from ..rows import LIMIT, Exploration, ran
@@ -54,11 +53,8 @@ def judged(scope: Scope, factory: Factory, most: int = LIMIT) -> GateResult:
     explorer = Explorer(KVCacheWorld(scope, factory), max_transitions=most)
     result: Result = explore(scope) if explore else explorer.run()
     world = KVCacheWorld(result.scope, factory)
-    if (found := result.violation) is not None:
-        with suppress(Exception):  # what else is broken cannot always be told
-            broken = diagnose(world, found.actions)
-            laws = [each for each in broken if each != found.law and not each.startswith("REF-0")]
-            found.detail += f" (breaks {', '.join(laws)})" if laws else ""
+    if result.violation is not None:
+        result.violation = diagnosed(world, result.violation)
     return GATE.report(result, world)
 
 
@@ -72,9 +68,8 @@ class AnyOrder(Exploration):
     """The gate that shows that a manager may choose its own blocks: every scope once so, by night whole."""
 
     def chosen(self, profile: Profile) -> list[Scope]:
-        return (
-            for_manager(PROFILES["nightly" if profile.name == "nightly" else "pr"], profile) if profile.is_ours else []
-        )
+        scopes = PROFILES["pr" if profile.name == "quick" else profile.name]
+        return for_manager(scopes, profile) if profile.is_ours else []
 
     def row(self, scope: Scope, profile: Profile) -> GateResult:
         most = LIMIT if profile.name == "nightly" else BEGINNING

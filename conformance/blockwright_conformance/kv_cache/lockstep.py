@@ -94,7 +94,7 @@ def compare(outcome: ManagerOutcome, reply: Reply, adapter: ManagerAdapter, show
     if hit is not None and reply.hit is not None and (hit.length, hit.tables) != bare(reply.hit):
         faults.append(f"hit: expected {hit.length} tokens in {hit.tables}, found {reply.hit}")
     for (_, step), served in zip(outcome.steps, reply.served, strict=False):
-        if step.new != served.new:
+        if (step.new or served.new) != served.new:
             faults.append(f"new blocks: expected {step.new}, found {served.new}")
         if served.nulled is not None and step.nulled != served.nulled:
             faults.append(f"nulled entries: expected {step.nulled}, found {served.nulled}")
@@ -188,7 +188,8 @@ def mistold(outcome: ManagerOutcome, told: Told | None) -> list[str]:
 
 def replaced(step: Done) -> tuple[tuple[int, int, int], ...]:
     targets = {group: target for group, _, target in copies(step)}
-    return tuple([(at, entry, targets[at]) for at, entry in enumerate(step.copied) if entry is not None])
+    copied = [(at, entry, targets[at]) for at, entry in enumerate(step.copied) if entry is not None]
+    return (*copied, *[(at, entry, first) for at, entry, _, first in step.folded])
 
 
 def unexplained(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...]) -> list[str]:

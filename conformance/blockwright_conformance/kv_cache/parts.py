@@ -11,7 +11,7 @@ from blockwright_spec.manager.outcomes import Done, Fits, Plan, Publication, Rea
 from blockwright_spec.manager.state import Absent, Hit, Running, State, Waiting, in_flight, recurrent
 from blockwright_spec.reads import Mamba, Prefix
 
-from .adapter import Found, ManagerAdapter, Planned, Served
+from .adapter import Found, ManagerAdapter, Planned, Served, Tables
 from .outcome import ManagerOutcome
 from .scopes import Scope
 
@@ -158,19 +158,26 @@ def allocate(
         given = adapter.allocate(name, computed, step, length, hit_of)
     except adapter.errors as error:
         return Reply(error=error, hit=hit)
-    return Reply(given is None, None, hit, () if given is None else (Served(given),))
+    return Reply(given is None, None, hit, () if given is None else (told(adapter, given),))
+
+
+def told(adapter: ManagerAdapter, new: Tables) -> Served:
+    """Return the answer of a call for slots, with what it says to have changed besides, if it does."""
+    return Served(new, *getattr(adapter, "changed", ()))
 
 
 def committed(adapter: ManagerAdapter, name: str, planned: Planned, plan: Plan, hit: Found | None) -> Reply:
     """Commit a manager's plan if it fits; one that is not the specification's is an error (PLAN-1)."""
     if isinstance(plan, Fits):
-        wanted = Planned(plan.demand)
+        wanted = Planned(plan.demand, by_group=plan.by_group)
     elif plan.reason is Reason.NO_FREE_BLOCKS:
-        wanted = Planned(None, plan.missing, None if planned.waiting is None else plan.waiting)
+        wanted = Planned(None, plan.missing, None if planned.waiting is None else plan.waiting, plan.by_group)
     else:
         wanted = Planned()
+    if planned.by_group is None:
+        wanted = wanted._replace(by_group=None)
     if planned != wanted:
         raise AssertionError(f"PLAN-1: expected {wanted}, found {planned}")
     if planned.demand is None:
         return Reply(True, None, hit)
-    return Reply(False, None, hit, (Served(adapter.commit(name)),))
+    return Reply(False, None, hit, (told(adapter, adapter.commit(name)),))

@@ -235,6 +235,7 @@ class GrowEach(NamedTuple):
 
     asks: tuple[tuple[int, int], ...]
     lookahead: int = 0
+    later: bool = False
 
     @classmethod
     def allowed(cls, scope: Scope, state: State) -> Iterator[Self]:
@@ -249,6 +250,7 @@ class GrowEach(NamedTuple):
         if len(asks) > 1:
             yield cls(asks)
             yield cls(asks[::-1])
+            yield from [cls(wants, later=True)] * ("delayed" in scope.calls)
             if "odd" in scope.calls:
                 yield cls(wants[::-1])
             if "misuse" in scope.calls:
@@ -256,13 +258,15 @@ class GrowEach(NamedTuple):
                 yield cls((*asks, asks[0]))
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        asks = tuple((slot, computed_of(state, slot), Step(new, self.lookahead)) for slot, new in self.asks)
+        asks = tuple(
+            (slot, computed_of(state, slot), step_of(new, self.lookahead, self.later)) for slot, new in self.asks
+        )
         done, refusal = transitions.grow_each(state, asks, choice)
         return outcome_of(state, done, refusal)
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
         asks = tuple((name_of(slot), computed_of(state, slot), new) for slot, new in self.asks)
-        served, whole = adapter.allocate_each(asks, self.lookahead)
+        served, whole = getattr(adapter, "allocate_each" + "_later" * self.later)(asks, self.lookahead)
         return Reply(not whole, None, None, served)
 
 
@@ -310,7 +314,7 @@ class WrongStep(NamedTuple):
             yield cls(slot, scope.prompts[-1], 1, Step(1))
             return
         config, computed = state.config, computed_of(state, slot)
-        if computed:
+        if computed and "lease" not in scope.calls:  # a manager is not told of a step within a lease
             yield cls(slot, prefix, computed - 1, Step(1))
         if certain(one) < computed - 1:
             yield cls(slot, prefix, certain(one), Step(1))

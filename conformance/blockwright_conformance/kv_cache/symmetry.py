@@ -86,7 +86,7 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         counts = request.computed, request.written, added.drafts, least, added.encoder, added.loading, added.checkpoint
         said = (wish.tokens, wish.priority, wish.until - state.now, wish.first if wish.first is not None else -1)
         wanted, tails = (wants.lengths, wants.proven, wants.output), (added.tails, added.end_tails)
-        lengths = wanted, tails, added.is_delayed, added.is_lost, added.is_inside
+        lengths = wanted, tails, added.is_delayed, added.is_lost, added.is_inside, added.folded
         facts = trimmed, counts, request.published, slot in state.due, said if state.marks else (), lengths
         settled = request.settled if names.gives_up else -1
         return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request), settled

@@ -68,7 +68,7 @@ class KVCacheWorld(World[State, ManagerAdapter]):
             self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
             own = "POLICY-4" if getattr(factory, "chooses", False) else ""  # an order of its own may keep passing ones
             self.step_laws += tuple([law for law in POLICY_STEP_LAWS if law.id.startswith(kept) and law.id != own])
-        self.names = Names(gives_up="abort" in scope.calls)
+        self.names = Names(gives_up=not scope.calls.isdisjoint(("abort", "shorten")))
         self.lookups: dict[tuple[View, bool], list[Law]] = {}
         marked = scope.config.added.retains or scope.config.added.keeps
         self.of_view = LOOKUP_LAWS if marked else LOOKUP_LAWS | {"LIVE-3"}  # which reads an idle pool as well

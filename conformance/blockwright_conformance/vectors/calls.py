@@ -7,11 +7,11 @@ may be left out.
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.reads import Prefix
 
 from ..kv_cache.adapter import Copies, Found, ManagerAdapter, Served, Tables
+from ..kv_cache.parts import step_of
 
 
 class Field(NamedTuple):
@@ -98,12 +98,6 @@ SILENT = {
 """Calls that return nothing, each with the method of the same arguments that it stands for."""
 
 
-def step_of(arguments: dict[str, Any]) -> Step:
-    later = Publication.LATER if arguments["later"] else Publication.NOW
-    added = StepAdded(*[arguments[name] for name in ("drafts", "external", "encoder", "checkpoint")])
-    return Step(arguments["new"], arguments["lookahead"], later, bool(arguments["whole"]), arguments["reserve"], added)
-
-
 def asked(adapter: ManagerAdapter, call: Call) -> Answer:
     try:
         return answered(adapter, call)
@@ -122,7 +116,8 @@ def answered(adapter: ManagerAdapter, call: Call) -> Answer:
             return Answer("hit", *adapter.find(given["request"]))
         case "allocate":
             hit_of = None if given["hit_of"] == NOBODY else given["hit_of"]
-            new = adapter.allocate(given["request"], given["computed"], step_of(given), given["hit_length"], hit_of)
+            step = step_of(given["new"], **{name: given[name] for name in STEP})
+            new = adapter.allocate(given["request"], given["computed"], step, given["hit_length"], hit_of)
             return Answer("refused") if new is None else Answer("blocks", tables=new)
         case "batch":
             served, whole = adapter.allocate_each(given["asks"], given["lookahead"])

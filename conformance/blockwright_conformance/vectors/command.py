@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from blockwright._terminal import output, print_table, progress
@@ -13,52 +12,18 @@ from blockwright.errors import InvalidArgumentError
 
 from ..kv_cache.fitting import fitting, lacking, lacks
 from ..kv_cache.scopes import FOR_OTHERS, Scope
+from ..options import added
 from .judge import Judgement, judge
 from .paths import vectors_of
 from .process import ProcessError, ProcessFactory
 from .records import Vector, file_name, samples, write
 from .wire import answer_line, call_line, config_line
 
-_EPILOG = """\
-examples:
-  blockwright vectors --run ./manager                   check a manager by the vectors of the kit
-  blockwright vectors --run ./manager --scope "full"    by vectors made now, of the scopes that it supports
-  blockwright vectors --run ./manager out/*.jsonl       by vectors from files
-  blockwright vectors --out out --scope "full"          write vectors, a file for each scope
-"""
 _COLUMNS = ("scope", "vectors", "calls", "judged", "parted", "failed")
 
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
-    parser = subparsers.add_parser(
-        "vectors",
-        help="check a manager in another language by recorded calls and answers, or write such a record",
-        description="Vectors are calls with the answers and states that the specification expects. Write them "
-        "to files, or check a manager by them that speaks the protocol of docs/reference/vectors.md.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="files of vectors to run (default: those of the kit)"
-    )
-    parser.add_argument("--run", dest="program", metavar="COMMAND", help="the command that starts the manager to check")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write vectors into this folder")
-    parser.add_argument("--profile", choices=tuple(FOR_OTHERS), default="pr", help="the scopes to make vectors of")
-    parser.add_argument("--scope", metavar="TEXT", help="make vectors of the scopes whose names contain TEXT")
-    parser.add_argument(
-        "--limit",
-        type=_limit,
-        default=20,
-        metavar="N",
-        help="make at most N vectors a scope, after one of each sort of transition, or 'all' (default: 20)",
-    )
-    parser.set_defaults(run=run)
-
-
-def _limit(text: str) -> int | None:
-    if text != "all" and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be an integer or 'all', not {text!r}")
-    return None if text == "all" else int(text)
+    added(subparsers, "vectors", run, {"--profile": FOR_OTHERS})
 
 
 def run(args: argparse.Namespace) -> int:
@@ -159,8 +124,6 @@ def _print(name: str, judged: Sequence[tuple[Vector, Judgement]], left_out: str)
 def history(vector: Vector, judgement: Judgement) -> str:
     """Return the calls of a vector up to the one that was judged last, as lines of the protocol, with their answers."""
     steps = vector.steps[: judgement.steps]
-    lines = [config_line(vector.config)]
+    lines = [f"{vector.scope}, vector {vector.number}, call {judgement.steps}:", config_line(vector.config)]
     lines += [f"{call_line(step.call)}  # {answer_line(step.answer)}" for step in steps]
-    return "\n".join(
-        [f"{vector.scope}, vector {vector.number}, call {judgement.steps}:", *lines, f"# {judgement.fault}"]
-    )
+    return "\n".join([*lines, f"# {judgement.fault}"])

@@ -14,7 +14,7 @@ from ..kv_cache.abstraction import differences
 from ..kv_cache.adapter import ManagerAdapter, Observation, Tables
 from ..kv_cache.world import Factory
 from .calls import EITHER, STALE, Answer, Call, asked
-from .records import Vector, VectorStep
+from .records import UNTOLD, Vector, VectorStep
 
 
 class Judgement(NamedTuple):
@@ -155,9 +155,7 @@ REFUSALS = frozenset(("refused", "error"))
 
 def shown_faults(adapter: ManagerAdapter, matching: Matching, vector: Vector, wanted: Observation) -> list[str]:
     try:
-        shown = adapter.observe(vector.requests)._replace(
-            outside=None, passing=None, tips=None, spares=None
-        )  # of which vectors say nothing
+        shown = adapter.observe(vector.requests)._replace(**UNTOLD)
         if adapter.follows_policy:
             return differences(wanted, shown)
         return differences(wanted, matching.translated(shown), ordered=False)

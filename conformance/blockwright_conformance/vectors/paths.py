@@ -21,7 +21,7 @@ from blockwright_spec.reads import Prefix
 from ..checker.world import Action, kind_of
 from ..kv_cache import lockstep
 from ..kv_cache.abstraction import expected
-from ..kv_cache.actions import enabled, meaning, perform
+from ..kv_cache.actions import enabled, perform
 from ..kv_cache.adapter import Observation
 from ..kv_cache.outcome import ManagerOutcome
 from ..kv_cache.parts import names_of
@@ -29,7 +29,7 @@ from ..kv_cache.requests import Admit
 from ..kv_cache.scopes import Scope
 from ..kv_cache.symmetry import Names
 from .calls import Answer, ByCalls, Call
-from .records import Vector, VectorStep
+from .records import UNTOLD, Vector, VectorStep
 
 LENGTH = 30
 
@@ -84,7 +84,7 @@ class Graph:
         if state not in self.known:
             start, moves = self.names.digest(state), []
             for action in enabled(self.scope, state):
-                outcome = meaning(state, action)
+                outcome = action.meaning(state)
                 stop = start if outcome.state is state else self.names.digest(outcome.state)
                 moves.append((Move(start, sort_of(state, action, outcome), stop), action, outcome))
             self.known[state] = moves
@@ -176,7 +176,7 @@ class Graph:
 
 def shown(state: State) -> Observation:
     """Return the part of a state that a vector shows: all except outside holds and passing blocks."""
-    return expected(state)._replace(outside=None, passing=None, tips=None, spares=None)
+    return expected(state)._replace(**UNTOLD)
 
 
 def vector_from(scope: Scope, number: int, actions: list[Action]) -> Vector:
@@ -262,7 +262,7 @@ class Recorder(ByCalls):
 
 
 def taken(state: State, action: Any) -> tuple[list[tuple[Call, Answer]], ManagerOutcome]:
-    outcome = meaning(state, action)
+    outcome = action.meaning(state)
     recorder = Recorder(state, outcome)
     unplanned = action._replace(planned=False) if getattr(action, "planned", False) else action
     reply = perform(recorder, unplanned, state)

@@ -44,6 +44,9 @@ class Vector(NamedTuple):
     steps: tuple[VectorStep, ...]
 
 
+UNTOLD: dict[str, Any] = dict.fromkeys(("outside", "passing", "tips", "spares"))
+"""What an adapter shows and vectors say nothing of."""
+
 FLAGS = {"caching": True, "eagle": False, "overlaps": False, "settles": False, "watermark": 0}
 """Options of a configuration, and what they are where they are left out."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -168,10 +169,13 @@ class BlockwrightWorker:
     def check_tensors(self, given: StepInputs) -> None:
         lines = (given.positions, given.query_start_loc, given.num_computed_tokens, given.seq_lens, given.encoder_lens)
         groups = (given.block_tables, given.slot_mapping, given.state_reads, given.state_writes)
-        addresses = [each.data_ptr() for each in (*lines, *(each for group in groups for each in group))]
+        grouped = (each for group in groups for each in group)
+        addresses = [each.data_ptr() for each in (given.cu_seqlens_k, *lines, *grouped)]
         if self.addresses and self.addresses != addresses:
             raise LawError("REF-0", "the tensors do not lie where they lay in the step before")
         self.addresses = addresses
+        if given.cu_seqlens_k.tolist() != [0, *accumulate(given.seq_lens.tolist())]:
+            raise LawError("LEN-2", f"starts of keys {given.cu_seqlens_k} of lengths {given.seq_lens}")
         wide = (torch.int64, torch.int32, torch.int32, torch.int32, torch.int32)
         if tuple(each.dtype for each in lines) != wide:
             raise LawError("REF-0", f"types {[each.dtype for each in lines]}, expected {wide}")
@@ -193,6 +197,8 @@ class BlockwrightWorker:
             raise LawError("SLOT-1", f"slots behind {tokens} tokens: {padded.slot_mapping}")
         if any(each[requests:].any() for each in (*lens, *writes)):
             raise LawError("LEN-2", f"lengths or states behind {requests} requests: {lens}, {writes}")
+        if (padded.cu_seqlens_k[requests:] != given.cu_seqlens_k[-1]).any():
+            raise LawError("LEN-2", f"starts of keys behind {requests} requests: {padded.cu_seqlens_k}")
         if (padded.query_start_loc[requests:] != tokens).any():
             raise LawError("LEN-2", f"starts behind {requests} requests: {padded.query_start_loc}")
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from blockwright_conformance.checker.explore import Explorer, Node
 from blockwright_conformance.checker.world import Action, kind_of
-from blockwright_conformance.kv_cache.actions import meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.requests import Admit, Grow
@@ -127,7 +126,7 @@ def found(example: Example) -> Record:
 def steps(each: Scope, actions: tuple[Action, ...]) -> Iterator[Record]:
     state = KVCacheWorld(each).initial()
     for action in actions:
-        answer = meaning(state, action)
+        answer = action.meaning(state)
         state = answer.state
         yield {
             "action": told_action(action),

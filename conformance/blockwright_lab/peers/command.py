@@ -12,6 +12,7 @@ from typing import Any
 from blockwright._terminal import output, print_table, progress
 from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.kv_cache.scopes import PROFILES
+from blockwright_conformance.options import added
 
 from .engines import MODULES, EngineReport, as_data, engine_of, examine
 
@@ -20,18 +21,7 @@ LIMITS = {"quick": 100, "pr": 500, "nightly": 20_000}
 
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
-    parser = subparsers.add_parser(
-        "conform-engine",
-        help="run another engine's manager through the gates",
-        description="Run the manager of another engine, from its published package, through the scopes it supports.",
-    )
-    parser.add_argument("engine", choices=tuple(MODULES), help="the engine and its release")
-    parser.add_argument("--peer-path", type=Path, default=Path(".peers"), metavar="DIR", help="where its files are")
-    parser.add_argument("--profile", choices=tuple(PROFILES), default="pr", help="how far to go (default: pr)")
-    parser.add_argument("--scope", default="", metavar="TEXT", help="only scopes whose names contain TEXT")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes to use (default: 2)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON (- for stdout)")
-    parser.set_defaults(run=run)
+    added(subparsers, "conform-engine", run, {"engine": MODULES, "--profile": PROFILES})
 
 
 def run(args: argparse.Namespace) -> int:

@@ -162,7 +162,7 @@ def tell(state: State, action: Any, reply: Reply, choice: Choice = LRU) -> Manag
     if isinstance(action, Admit) and action.asked:
         ready = sent(state, action.slot, action.prefix)
         return settled(state, transitions.admit(ready, action.slot, hit, action.step, choice), hit)
-    return actions.meaning(state, action, choice)
+    return action.meaning(state, choice)  # type: ignore[no-any-return]
 
 
 def misfound(state: State, action: Any, reply: Reply) -> list[Fault]:

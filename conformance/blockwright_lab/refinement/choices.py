@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from blockwright_conformance.checker.explore import Explorer, Node
 from blockwright_conformance.gates import GateResult, Profile
-from blockwright_conformance.kv_cache.actions import meaning
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.scopes import Scope, layers, of_groups
@@ -53,7 +52,7 @@ def outcomes(state: State, action: Any) -> Iterator[ManagerOutcome]:
     while waiting:
         numbers = waiting.pop()
         answers = Answers(numbers)
-        yield meaning(state, action, answers.choice())
+        yield action.meaning(state, answers.choice())
         given = numbers + (0,) * (len(answers.counts) - len(numbers))
         for at in range(len(numbers), len(answers.counts)):
             waiting += [(*given[:at], other) for other in range(1, answers.counts[at])]

@@ -128,14 +128,15 @@ class Part(NamedTuple):
 def followed(profile: str) -> tuple[Any, ...]:
     """Return the manager's scopes of which the block machine has all steps.
 
-    It has none for tables that go back, as those of layers that run ahead when drafts are rejected, nor for a step that
-    is given up: what it was to write is taken back though others may hold the block. And it has one key for each block,
-    which has several where hits end inside blocks.
+    It has none for tables that go back, as those of layers that run ahead when drafts are rejected or of a step that is
+    made shorter, nor for a step that is given up: what it was to write is taken back though others may hold the block.
+    And it has one key for each block, which has several where hits end inside blocks.
     """
     return tuple(
         each
         for each in PROFILES[profile]
-        if not (runs_ahead(each.config) or each.config.added.unit or ("abort" in each.calls and each.slots > 1))
+        if not (runs_ahead(each.config) or each.config.added.unit or "shorten" in each.calls)
+        if "abort" not in each.calls or each.slots == 1
     )
 
 

@@ -28,7 +28,8 @@ from blockwright.core.pool.pool import BlockPool
 from blockwright.core.steps.batch import grow_each
 from blockwright.core.steps.check import check_state
 from blockwright.core.steps.effects import serve, serve_in_place, waiting
-from blockwright.core.steps.explain import EvictionStats, HitExplanation, eviction_stats, explain
+from blockwright.core.steps.explain import EvictionStats, HitExplanation, eviction_stats, explain, kind_name
+from blockwright.core.steps.folding import fold_each
 from blockwright.core.steps.forks import fork, num_held_alone, take_copies
 from blockwright.core.steps.hints import advance_time, hint_of, release_prefix, retain
 from blockwright.core.steps.in_flight import finish_load, new_step_starts, settle_step, start_step
@@ -47,8 +48,9 @@ from blockwright.core.steps.preconditions import (
     tables_running,
 )
 from blockwright.core.steps.publication import make_private
+from blockwright.core.steps.shortening import shorten
 from blockwright.core.steps.state import Config, Lookups, State
-from blockwright.core.steps.transitions import commit, find, forget, publish, release, reset, trim
+from blockwright.core.steps.transitions import commit, find, forget, lock, publish, publish_each, release, reset, trim
 from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
 from blockwright.core.tables.group import group_tables, refuse_eagle
 from blockwright.core.tables.view import GroupView
@@ -358,6 +360,30 @@ class KVCacheManager:
             hit[0].stamp(request)
         return hit
 
+    def lock(self, request: Request, num_new_computed_tokens: int, new_computed_blocks: KVCacheBlocks) -> None:
+        """Hold a hit for a request that waits, so that it is not evicted before `allocate_slots` adopts it. O(blocks).
+
+        Each lock ends with an `unlock` of the same blocks, before or after the request is admitted. Locked blocks count
+        as held from outside (law: OUTSIDE-1): nobody else is given them, and `reset_prefix_cache` refuses.
+
+        Args:
+            request: a request that holds no blocks.
+            num_new_computed_tokens, new_computed_blocks: the hit as `get_computed_blocks` returned it.
+
+        Raises:
+            StaleHitError: the hit no longer holds; look it up again.
+            InvalidArgumentError: the request runs already, or has no keys.
+        """
+        lock(self._state, request, num_new_computed_tokens, new_computed_blocks)
+
+    def unlock(self, new_computed_blocks: KVCacheBlocks) -> None:
+        """End one `lock` of a hit; the end of the hit is then evicted before its beginning. O(blocks).
+
+        Raises:
+            BlockError: a block of it is not held from outside.
+        """
+        self._state.pool.free_blocks([block for ids in new_computed_blocks.ids for block in reversed(list(ids))])
+
     def explain_hit(self, request: Request) -> HitExplanation:
         """Explain why the hit of a request is as long as it is; nothing changes, statistics included.
 
@@ -481,6 +507,8 @@ class KVCacheManager:
         num_new_tokens: int | Sequence[int],
         num_lookahead_tokens: int | Sequence[int] = 0,
         num_draft_tokens: int | Sequence[int] = 0,
+        *,
+        delay_cache_blocks: bool = False,
     ) -> BatchAllocation:
         """Give each request of a step its slots, in order, in one call; hits are adopted by `allocate_slots` only.
 
@@ -492,6 +520,7 @@ class KVCacheManager:
             requests: the requests, each once.
             num_new_tokens: one count for all, or one per request.
             num_lookahead_tokens, num_draft_tokens: the same.
+            delay_cache_blocks: publish nothing of these steps until they have run, by `cache_blocks_batch`.
 
         Raises:
             InvalidArgumentError, NeverFitsError, DuplicateRequestError: as `allocate_slots`; a request twice in the
@@ -503,7 +532,7 @@ class KVCacheManager:
         each, news = all_or_each("num_new_tokens", num_new_tokens, size)
         aheads = counts_of("num_lookahead_tokens", num_lookahead_tokens, size)
         drafts = counts_of("num_draft_tokens", num_draft_tokens, size)
-        done = grow_each(self._state, batch, each, news, aheads, drafts)
+        done = grow_each(self._state, batch, each, news, aheads, drafts, delay_cache_blocks)
         self._tell()
         return done
 
@@ -607,6 +636,25 @@ class KVCacheManager:
         publish(self._state, request, num_computed_tokens, has_run)
         self._tell()
 
+    def cache_blocks_batch(
+        self, requests: Sequence[Request], num_computed_tokens: int | Sequence[int], *, has_run: bool = True
+    ) -> None:
+        """Do what `cache_blocks` does for one request after another: for all of them, or none. O(blocks published).
+
+        Args:
+            requests: requests that hold blocks, each once.
+            num_computed_tokens: one count for all, or one per request.
+            has_run: as in `cache_blocks`.
+
+        Raises:
+            UnknownRequestError, InvalidArgumentError: as `cache_blocks`, of any of them.
+            DuplicateRequestError: a request is twice in the batch.
+        """
+        batch = list(requests)
+        counts = counts_of("num_computed_tokens", num_computed_tokens, len(batch))
+        publish_each(self._state, batch, counts, has_run)
+        self._tell()
+
     def remove_skipped_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Trim now the entries that no token at `num_computed_tokens` or later reads, not at the next `allocate_slots`.
 
@@ -617,6 +665,48 @@ class KVCacheManager:
             InvalidArgumentError: more tokens than are written, or, with steps in flight, than are settled.
         """
         trim(self._state, request, num_computed_tokens)
+        self._tell()
+
+    def fold_duplicates(self, requests: Sequence[Request], num_computed_tokens: int | Sequence[int]) -> BatchAllocation:
+        """Let requests that have computed the same hold one block for it, and give their own copies back.
+
+        Called once a step has run, since what it writes must be there. Each full block is asked about once: if another
+        request holds a block of the same content that was published before it, the table gets that one, and the own
+        copy comes free; with `prefix_match_unit` nothing is folded. Nothing is copied: a worker is told by the answer's
+        `replaced_entries`, as of a batch. Blocks that steps in flight still read return when these are settled.
+        O(requests + blocks filled since). law: FOLD-1, FOLD-2.
+
+        Args:
+            requests: requests that hold blocks, each once.
+            num_computed_tokens: tokens that are computed, one count for all or one per request.
+
+        Raises:
+            UnknownRequestError: a request holds no blocks.
+            InvalidArgumentError: more tokens than are written or known.
+            DuplicateRequestError: a request is twice in the batch.
+        """
+        batch = list(requests)
+        return fold_each(self._state, batch, counts_of("num_computed_tokens", num_computed_tokens, len(batch)))
+
+    def shorten(self, request: Request, num_tokens: int) -> None:
+        """Give back slots of a request's last step, which has not run: it then ends after `num_tokens` tokens.
+
+        Lookahead slots go too. With the count at which the step began, all of it is given up, and the request goes on
+        from there. What it has published behind the count is found no more, as in `free`. A replica of its tables is
+        told by removing the request and adding it with ``get_blocks``. O(entries given back). law: GIVEN-1, GIVEN-3.
+
+        Args:
+            request: a request that holds blocks; its ``num_computed_tokens`` is the count before the step.
+            num_tokens: from that count to where the step ends.
+
+        Raises:
+            UnknownRequestError: the request holds no blocks.
+            UnknownStepError: tokens of it are being loaded.
+            InvalidArgumentError: `num_tokens` is out of range.
+            UnsupportedError: with `overlap_steps`; the step leaves a checkpoint; or recurrent layers keep states of
+                drafts, and all of the step would be given up.
+        """
+        shorten(self._state, request, tables_running(self._state, request), count_of("num_tokens", num_tokens))
         self._tell()
 
     def free(self, request: Request, *, preempted: bool = False) -> None:
@@ -1063,6 +1153,17 @@ class KVCacheManager:
     def draw(self, max_blocks: int = 256, max_requests: int = 16, max_entries: int = 32) -> Any:
         """Return a picture of the pool and the block tables: text for a prompt, SVG for a notebook. O(num_blocks)."""
         return ABOVE["draw"](self, max_blocks, max_requests, max_entries)
+
+    def __repr__(self) -> str:
+        """Say how large the pool is, how much of it is free, who runs, and over which layers."""
+        kinds = ", ".join([f"{kind_name(group.spec)} in blocks of {group._block_size}" for group in self._state.groups])
+        pool = self._state.pool
+        free = f"{int(pool._num_free)} of {pool.num_blocks - 1} blocks free"
+        return f"KVCacheManager({free}, {len(self._state.running)} running, {kinds})"
+
+    def _repr_svg_(self) -> str:
+        """Return the picture that a notebook shows of the manager: `draw`. O(num_blocks)."""
+        return str(self.draw()._repr_svg_())
 
     def request_ids(self) -> list[str]:
         """Return the ids of the running requests, oldest first. O(requests)."""

@@ -24,9 +24,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from blockwright.device.operands import first_read, num_sinks, on_host
-from blockwright.device.slots import gathered
+from blockwright.device.paged import KVPages
 from blockwright.device.step import Step, checked_step, read_spans, require_out
-from blockwright.kinds import AttentionSpec, ChunkedLocalAttentionSpec, SlidingWindowSpec
+from blockwright.kinds import AttentionSpec, ChunkedLocalAttentionSpec, KVCacheSpec, SlidingWindowSpec
 
 # Keys of one batch of gathered requests, in elements: what the scratch memory is bounded by (or by one request).
 SCRATCH_ELEMENTS = 16 << 20
@@ -41,8 +41,8 @@ DECODE_QUERIES = 16
 
 def paged_attention(
     query: torch.Tensor,
-    cache: torch.Tensor,
-    spec: AttentionSpec,
+    cache: torch.Tensor | KVPages,
+    spec: KVCacheSpec,
     block_table: torch.Tensor,
     query_start_loc: torch.Tensor,
     seq_lens: torch.Tensor,
@@ -71,22 +71,24 @@ def paged_attention(
 
     Args:
         query: (tokens, num_heads, head_size); num_heads a multiple of num_kv_heads.
-        cache: (num_blocks, 2, block_size, num_kv_heads, head_size), any strides, any floating-point dtype.
+        cache: (num_blocks, 2, block_size, num_kv_heads, head_size), any strides, any floating-point dtype; or
+            `KVCacheStorage.pages` of a layer, in any form. Of latent attention, a query is that of the latent and of
+            the rotary part, and the result is of the latent.
         spec: the layer's kind: full, sliding window, chunked local or cross attention.
         block_table: (rows, width), int32 or int64; row i is request i; more rows than requests are allowed. Entries
             that no token of the step reads may be null or stale.
         query_start_loc: (requests + 1,), int32 or int64: 0, and then where each request's tokens end.
         seq_lens: (requests,), int32 or int64: tokens computed before the step, and the step's.
-        scale: of the scores, a finite number; None for head_size ** -0.5.
+        scale: of the scores, a finite number; None for head_size ** -0.5, which latent attention does not have.
         encoder_lens: (requests,), for cross attention: how many of the encoder's tokens lie in the table's blocks.
         max_query_len: a bound of the tokens of one request; used on a GPU only, and not checked there.
         max_seq_len: a bound of `seq_lens` (of `encoder_lens` for cross attention); as `max_query_len`.
-        out: where to write the result, of the query's shape, dtype and device, with separate memory for each element;
-            None for new memory.
+        out: where to write the result, of the query's dtype and device, with separate memory for each element; None
+            for new memory.
         check: check lengths and block ids on a GPU too; the host waits for them.
 
     Returns:
-        (tokens, num_heads, head_size), of the query's dtype; `out` if that was given.
+        (tokens, num_heads, head_size_v), of the query's dtype; `out` if that was given.
 
     Raises:
         InvalidArgumentError: shapes, strides, dtypes, devices or lengths are not as described; nothing is written.
@@ -109,13 +111,17 @@ def paged_attention(
         require_out(out, step)
     waits = max_query_len is None or max_seq_len is None or max_query_len > DECODE_QUERIES
     if waits or on_host(step.starts, check=False):
-        result = torch.zeros_like(query) if out is None else out.zero_()
+        result = _nothing(step) if out is None else out.zero_()
         for batch in _batches(step):
             rows, attended = _attend(step, batch)
             result[rows] = attended
         return result
     result = _attend_padded(step, max_query_len or 0, max_seq_len or 0)
     return result if out is None else out.copy_(result)
+
+
+def _nothing(step: Step) -> torch.Tensor:
+    return step.query.new_zeros((*step.query.shape[:2], step.spec.value_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +198,12 @@ def _attend(step: Step, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
     A run shorter than the longest is filled up with its last token, for its own row. Beyond a run's span its last
     position is gathered and masked, so that all gathered positions are ones that the run reads.
     """
-    device, block_size = step.query.device, step.cache.shape[2]
+    device, block_size = step.query.device, step.pages.block_size
     token = torch.arange(batch.most, device=device).minimum(batch.count[:, None] - 1)
     position = _positions(step, batch.low, batch.span)
     reached = position.minimum(batch.high[:, None] - 1)
     blocks = step.table[batch.request[:, None], reached // block_size]
-    keys, values = gathered(step.cache, blocks, reached % block_size, step.query.dtype)
+    keys, values = step.pages.read(blocks, reached % block_size, step.query.dtype)
     mask = None
     if not batch.even:
         mask = _mask(step, batch.position[:, None] + token, position, batch.high)
@@ -238,7 +244,11 @@ def _softmax(
     attended: torch.Tensor = scaled_dot_product_attention(
         folded, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask, scale=scale
     )
-    return attended.reshape(runs, -1, tokens, shared, size).permute(0, 2, 1, 3, 4).reshape(query.shape)
+    return (
+        attended.reshape(runs, -1, tokens, shared, values.shape[3])
+        .permute(0, 2, 1, 3, 4)
+        .reshape(runs, tokens, heads, -1)
+    )
 
 
 def _attend_padded(step: Step, max_query_len: int, max_seq_len: int) -> torch.Tensor:
@@ -246,21 +256,21 @@ def _attend_padded(step: Step, max_query_len: int, max_seq_len: int) -> torch.Te
     device, requests = step.query.device, step.seq_lens.shape[0]
     tokens = step.query.shape[0]
     if not tokens or not requests or not max_query_len or not max_seq_len:
-        return torch.zeros_like(step.query)
+        return _nothing(step)
     low, high = read_spans(step)
     counts = step.starts.diff().long()
-    span = _longest_span(step.spec, max_query_len, min(max_seq_len, step.table.shape[1] * step.cache.shape[2]))
+    span = _longest_span(step.spec, max_query_len, min(max_seq_len, step.table.shape[1] * step.pages.block_size))
     token = torch.arange(max_query_len, device=device)
-    size = step.cache.shape[2]
-    attended = torch.empty((requests, max_query_len, *step.query.shape[1:]), dtype=step.query.dtype, device=device)
+    size = step.pages.block_size
+    attended = step.query.new_empty((requests, max_query_len, step.query.shape[1], step.spec.value_size))
     room = _room(step, span)
     for first in range(0, requests, room):
         part = slice(first, first + room)
         query = step.query[(step.starts[:-1][part, None] + token).clamp(max=tokens - 1)]
         position = _positions(step, low[part], span)
         reached = position.minimum(high[part, None] - 1).clamp(min=0)
-        blocks = step.table[part].gather(1, reached // size).clamp(0, step.cache.shape[0] - 1)
-        keys, values = gathered(step.cache, blocks, reached % size, step.query.dtype)
+        blocks = step.table[part].gather(1, reached // size).clamp(0, step.pages.num_blocks - 1)
+        keys, values = step.pages.read(blocks, reached % size, step.query.dtype)
         mask = _mask(step, (step.seq_lens - counts)[part, None] + token, position, high[part])
         attended[part] = _softmax(query, keys, values, mask, step.scale)
     # Back to one row per token. A token reads something if its request does and it is one of its tokens.
@@ -275,7 +285,7 @@ def _attend_padded(step: Step, max_query_len: int, max_seq_len: int) -> torch.Te
 def _room(step: Step, span: int) -> int:
     """Return how many runs of `span` positions are gathered at once: one at least, else within `SCRATCH_ELEMENTS`."""
     span += num_sinks(step.spec)
-    return max(1, SCRATCH_ELEMENTS // max(1, span * step.cache.shape[3] * step.cache.shape[4]))
+    return max(1, SCRATCH_ELEMENTS // max(1, span * step.pages.num_kv_heads * step.pages.head_size))
 
 
 def _longest_span(spec: AttentionSpec, queries: int, length: int) -> int:

@@ -70,7 +70,8 @@ def copy_blocks(
     Args:
         caches: a tensor, or per layer a tensor or (keys, values); any strides, any dtype, all on one device.
         pairs: (source, destination) ids, in any order: a sequence, or an int64 or int32 tensor of shape (n, 2). A
-            source may have several destinations. A tensor on a GPU is read by the host, which waits for it.
+            source may have several destinations. A tensor on a GPU is read by the host, which waits for it. Without
+            pairs the call returns at once.
         block_dim: the dimension that counts blocks, for all tensors or one for each (keys before values).
         num_tokens: for each pair, how many tokens of its block are copied, from its first on; the others stay as they
             are. None: the whole block, which is what states of recurrent layers need.
@@ -85,6 +86,8 @@ def copy_blocks(
         InvalidArgumentError: an argument is not as described, or a block has no so many tokens; nothing has moved.
         BlockError: an id out of range, a destination twice, or a block that is source and destination; nothing moved.
     """
+    if not len(pairs):  # most steps: no look at the tensors of each layer
+        return Transfer()
     pool = blocks_of("caches", caches, block_dim)
     check_writable(pool)
     moves = checked_pairs(pairs, pool, pool)

@@ -19,9 +19,10 @@ import torch
 from blockwright.arguments import integer, whole
 from blockwright.config import KVCacheConfig
 from blockwright.core.pool.blocks import KVCacheBlocks
+from blockwright.device.page_lists import PagedKV
 from blockwright.device.planned import KVCachePlan
 from blockwright.device.staging import Staging, Tensors, Views, view_of
-from blockwright.errors import BlockError, InvalidArgumentError, UnknownStepError
+from blockwright.errors import BlockError, InvalidArgumentError, UnknownStepError, UnsupportedError
 from blockwright.kinds import CrossAttentionSpec
 from blockwright.worker.replica import TableReplica
 from blockwright.worker.rows import listed
@@ -45,6 +46,7 @@ class StepInputs:
             ``block * block_size + offset``; -1 in groups of recurrent and of cross-attention layers.
         positions: int64 (T,).
         query_start_loc: int32 (R + 1,): row i's tokens are query_start_loc[i] .. query_start_loc[i + 1] - 1.
+        cu_seqlens_k: int32 (R + 1,): the sums of seq_lens before row i; 2**31 - 1 where they are more.
         num_computed_tokens: int32 (R,): tokens before the step.
         seq_lens: int32 (R,): tokens behind it, drafts included.
         encoder_lens: int32 (R,): tokens that cross-attention layers read.
@@ -64,6 +66,7 @@ class StepInputs:
     slot_mapping: Tensors
     positions: torch.Tensor
     query_start_loc: torch.Tensor
+    cu_seqlens_k: torch.Tensor
     num_computed_tokens: torch.Tensor
     seq_lens: torch.Tensor
     encoder_lens: torch.Tensor
@@ -84,31 +87,86 @@ class StepInputs:
             InvalidArgumentError: fewer than the step has, or more than the batch was made for.
         """
         views = self._views
-        if self._step != views.num_steps:
-            raise UnknownStepError(
-                f"padded: these are the inputs of step {self._step}, but the batch has made {views.num_steps} and "
-                "their memory is the last one's; pad before the next step"
-            )
+        self._check_step("padded")
         for name, given, least, most in (
             ("num_requests", num_requests, self.num_requests, views.max_num_requests),
             ("num_tokens", num_tokens, self.num_tokens, views.max_num_tokens),
         ):
             integer(name, given, least, most)
         views.pad(self.num_requests, num_requests, self.num_tokens, num_tokens)
+        return self._of(views, num_requests, num_tokens)
+
+    def block_table(self, group: int) -> torch.Tensor:
+        """Return a group's block table with the rows of this step only, int32 (R, entries). O(1)."""
+        return self.block_tables[group][: self.num_requests]
+
+    @property
+    def host(self) -> StepInputs:
+        """The same inputs in the host's memory, which nothing waits for: lengths to plan by. O(padding).
+
+        On the CPU these inputs themselves.
+
+        Raises:
+            UnknownStepError: the batch has made another step since.
+        """
+        views = self._views
+        if views.host is views:
+            return self
+        self._check_step("host")
+        own = views.num_requests, views.num_tokens
+        if own != (self.num_requests, self.num_tokens):
+            views.host.pad(own[0], self.num_requests, own[1], self.num_tokens)
+        return self._of(views.host, self.num_requests, self.num_tokens)
+
+    def paged_kv(self, group: int) -> PagedKV:
+        """Return the pages of each request in a group, in one line: the page table of FlashInfer.
+
+        Written to the same memory in each step; the first call takes it: 4 bytes for each entry of the group's table,
+        and 12 for those of the largest one. Complexity: O(requests + pages), without a wait for a GPU.
+
+        Raises:
+            UnknownStepError: the batch has made another step since.
+            UnsupportedError: the group's layers are recurrent.
+        """
+        self._check_step("paged_kv")
+        views = self._views
+        integer("group", group, 0, len(views.groups) - 1)
+        if views.groups[group].is_recurrent:
+            raise UnsupportedError(f"group: the blocks of group {group} hold states and have no pages; use state_reads")
+        host = self.host
+        lens, lens_host = (
+            (each.encoder_lens if views.groups[group].is_encoder else each.seq_lens) for each in (self, host)
+        )
+        lists = views.page_lists(group)
+        found = lists.lengths(lens)
+        found_host = found if host is self else views.host.page_lists(group).lengths(lens_host)
+        return PagedKV(found[0], lists.indices(found[0], int(found_host[0][-1])), found[1], *found_host)
+
+    def _check_step(self, name: str) -> None:
+        if self._step != self._views.num_steps:
+            raise UnknownStepError(
+                f"{name}: these are the inputs of step {self._step}, but the batch has made {self._views.num_steps} "
+                "and their memory is the last one's; call it before the next step"
+            )
+
+    def _of(self, views: Views, num_requests: int, num_tokens: int) -> StepInputs:
         positions, slot_mapping = views.of_tokens(num_tokens)
-        starts, computed, lens, encoder, reads, writes = views.of_requests(num_requests)
+        starts, key_starts, computed, lens, encoder, reads, writes = views.of_requests(num_requests)
         return replace(
             self,
             num_requests=num_requests,
             num_tokens=num_tokens,
+            block_tables=views.block_tables,
             positions=positions,
             slot_mapping=slot_mapping,
             query_start_loc=starts,
+            cu_seqlens_k=key_starts,
             num_computed_tokens=computed,
             seq_lens=lens,
             encoder_lens=encoder,
             state_reads=reads,
             state_writes=writes,
+            _views=views,
         )
 
 
@@ -192,11 +250,13 @@ class InputBatch:
         )
         host = (view_of(self.replica.words), view_of(self.replica.counts), view_of(self.replica.rows.tables))
         self._staging: Staging | None = None
+        on_host = None
         if self._is_staged:
             self._staging = Staging(*host, self.device, max_num_tokens)
             self.device = self._staging.device
+            on_host = Views(self.replica, *host)
             host = (self._staging.words, self._staging.counts, self._staging.tables)
-        self._views = Views(self.replica, *host)
+        self._views = Views(self.replica, *host, on_host)
         self._no_copies: Tensors = tuple(torch.empty((0, 2), dtype=torch.int64) for _ in config.kv_cache_groups)
         self._num_blocks = config.num_blocks
 
@@ -349,8 +409,6 @@ class InputBatch:
             BlockError: a position has no block.
         """
         found = self.replica.slots(request_id, group, start, stop)
-        if len(found) == 0:
-            return torch.empty(0, dtype=torch.int64, device=self.device)
         return view_of(found).to(self.device)
 
     def step(
@@ -395,11 +453,12 @@ class InputBatch:
         num_requests, num_tokens = replica.num_requests, replica.num_tokens
         views = self._views
         views.num_steps += 1
+        views.num_requests, views.num_tokens, views.host.num_steps = num_requests, num_tokens, views.num_steps
         if self._staging is not None:
             self._staging.send(*replica.rows.changes(), num_tokens)
             replica.rows.forget_changes()
         positions, slot_mapping = views.of_tokens(num_tokens)
-        starts, computed, lens, encoder, reads, writes = views.of_requests(num_requests)
+        starts, key_starts, computed, lens, encoder, reads, writes = views.of_requests(num_requests)
         return StepInputs(
             num_requests,
             num_tokens,
@@ -409,6 +468,7 @@ class InputBatch:
             slot_mapping,
             positions,
             starts,
+            key_starts,
             computed,
             lens,
             encoder,

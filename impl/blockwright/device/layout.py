@@ -16,12 +16,13 @@ Everything here reads shapes, strides and addresses, never an element.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 
+from blockwright.arguments import shown
 from blockwright.errors import InvalidArgumentError
 
 Caches: TypeAlias = torch.Tensor | Sequence[torch.Tensor | Sequence[torch.Tensor]]
@@ -103,10 +104,12 @@ def token_dims_of(pool: list[Blocks], block_dim: int | Sequence[int], token_dim:
     return found
 
 
-def _flat(name: str, caches: Caches) -> list[tuple[str, torch.Tensor]]:
+def _flat(name: str, caches: object, depth: int = 2) -> list[tuple[str, torch.Tensor]]:
     if isinstance(caches, torch.Tensor):
         return [(name, caches)]
-    return [found for index, item in enumerate(caches) for found in _flat(f"{name}[{index}]", item)]
+    if not depth or not isinstance(caches, Iterable) or isinstance(caches, (str, bytes, Mapping, Iterator)):
+        raise InvalidArgumentError(f"{name}: must be a Tensor{' or a sequence' if depth else ''}, not {shown(caches)}")
+    return [found for index, item in enumerate(caches) for found in _flat(f"{name}[{index}]", item, depth - 1)]
 
 
 def check_alike(src: list[Blocks], dst: list[Blocks]) -> None:

@@ -15,13 +15,7 @@ import torch
 from blockwright.arguments import integer
 from blockwright.device.layout import WORDS, addresses, is_injective
 from blockwright.errors import InvalidArgumentError
-from blockwright.kinds import (
-    AttentionSpec,
-    ChunkedLocalAttentionSpec,
-    CrossAttentionSpec,
-    FullAttentionSpec,
-    SlidingWindowSpec,
-)
+from blockwright.kinds import AttentionSpec, ChunkedLocalAttentionSpec, SlidingWindowSpec
 
 Size: TypeAlias = int | str
 """A size that must be, or a name that stands for whatever it is."""
@@ -33,8 +27,6 @@ SMALL_FLOATS = tuple(
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
     if hasattr(torch, name)
 )
-
-_ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
 
 
 def require_tensor(
@@ -53,38 +45,6 @@ def require_tensor(
     if value.device != device:
         raise InvalidArgumentError(f"{name} is on {value.device}, the cache on {device}; pass all on one device")
     return value
-
-
-def require_cache(cache: torch.Tensor) -> torch.Tensor:
-    """Return `cache` if it has the shape (num_blocks, 2, block_size, num_kv_heads, head_size)."""
-    if cache.dim() != 5 or cache.shape[1] != 2:
-        raise InvalidArgumentError(
-            f"cache has shape {tuple(cache.shape)}; pass (num_blocks, 2, block_size, num_kv_heads, head_size)"
-        )
-    if cache.dtype not in FLOATS + SMALL_FLOATS:
-        raise InvalidArgumentError(f"cache is {cache.dtype}; keys and values are kept as floating-point numbers")
-    return cache
-
-
-def require_spec(spec: object, cache: torch.Tensor) -> AttentionSpec:
-    """Return `spec` if it declares an attention layer with the blocks of `cache`."""
-    if not isinstance(spec, FullAttentionSpec | SlidingWindowSpec | ChunkedLocalAttentionSpec | CrossAttentionSpec):
-        raise InvalidArgumentError(
-            f"spec is a {type(spec).__name__}; pass a full, sliding window, chunked local or cross attention's"
-        )
-    declared = (spec.block_size, spec.num_kv_heads, spec.head_size)
-    if tuple(cache.shape[2:]) != declared:
-        raise InvalidArgumentError(
-            f"cache has blocks of {tuple(cache.shape[2:])} and spec declares {declared} (block_size, num_kv_heads, "
-            "head_size); pass the cache and the spec of one layer"
-        )
-    name = str(spec.dtype).removeprefix("torch.")
-    name = _ALIASES.get(name, name)
-    if cache.dtype not in SMALL_FLOATS if name == "fp8" else cache.dtype != getattr(torch, name, None):
-        raise InvalidArgumentError(
-            f"cache is {cache.dtype} and spec declares {spec.dtype}; pass the cache and the spec of one layer"
-        )
-    return spec
 
 
 def require_bound(name: str, value: int | None) -> None:

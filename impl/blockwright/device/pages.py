@@ -22,19 +22,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
-from blockwright.kinds import ChunkedLocalAttentionSpec, KVCacheSpec, MambaSpec, dtype_size
+from blockwright.kinds import SCALE_SIZE, AttentionSpec, ChunkedLocalAttentionSpec, KVCacheSpec, MambaSpec, dtype_size
 
 # What a layer's own page depends on; all other fields decide what stands in its block table.
-_PAGE_FIELDS = {"num_kv_heads", "head_size", "dtype", "shapes", "dtypes"}
+_PAGE_FIELDS = {
+    "num_kv_heads", "head_size", "dtype", "head_size_v", "kv_lora_rank", "scales", "kv_layout", "shapes", "dtypes",
+}  # fmt: skip
 # Pages are also tried at so many times the largest one, where multiples of smaller pages may fit without padding.
 _MOST_MULTIPLES = 4
 
 
 def element_sizes(spec: KVCacheSpec) -> list[int]:
-    """Return the bytes of one element of each tensor of a layer: one for keys and values, one per recurrent state."""
+    """Return the bytes of one element of each part of a layer: of keys and values, scales by token, or each state."""
     if isinstance(spec, MambaSpec):
         return [dtype_size(dtype) for dtype in spec.dtypes]
-    return [dtype_size(spec.dtype)] if hasattr(spec, "dtype") else [1]
+    if not isinstance(spec, AttentionSpec):
+        return [1]
+    return [dtype_size(spec.dtype), *([SCALE_SIZE] if spec.scales == "token" else [])]
 
 
 def table_of(spec: KVCacheSpec) -> tuple[object, ...]:

@@ -60,10 +60,10 @@ def plan_kv_cache(
       groups 1 to 5: sliding 1,024, 4 layers, 16 tokens a block, 64.00 KiB of a page used, 0.0% wasted, ...
 
     Layouts are compared by the requests that they hold at once, divided by the time of a decode step: each group is one
-    more block table for every request and step, and adds `group_cost`. Among the layouts that lose at most `max_loss`
-    of the best one, the one with the fewest groups is taken. A warning is logged, and is in the summary, where another
-    layout would hold many more requests, or where the groups take much of a step. If several workers share the
-    tables, plan for the least memory that any of them has.
+    more block table for every request and step, and adds `group_cost`. Layouts that waste more than `max_padding` are
+    left out. Among those that lose at most `max_loss` of the best one, the one with the fewest groups is taken. A
+    warning is logged, and is in the summary, where another layout would hold many more requests, or where the groups
+    take much of a step. If several workers share the tables, plan for the least memory that any of them has.
 
     Complexity: O(layouts x groups x block_size): milliseconds for a hundred layers.
 
@@ -94,8 +94,8 @@ def plan_kv_cache(
         The plan: `config` for the manager, `page_sizes` for the memory, `summary` for the log.
 
     Raises:
-        InvalidArgumentError: an argument is out of range, or the pages differ so much that more than `max_padding` is
-            waste; names the layers, and what to change.
+        InvalidArgumentError: an argument is out of range, or the pages differ so much that every layout wastes more
+            than `max_padding`; names the layers, and what to change.
         UnsupportedError: a kind that has no manager, or cross attention together with caching or alone.
         TooLittleMemoryError: one request of `max_model_len` tokens does not fit; gives the bytes it takes, and the
             longest that fits.
@@ -125,11 +125,14 @@ def plan_kv_cache(
     fitting = [layout for layout in layouts if memory.holds(layout, limits)]
     if not fitting:
         raise _too_little(layouts, memory, limits)
-    layout = _chosen(fitting, memory, limits, max_loss, group_cost)
-    note = _note(layout, fitting, memory, limits, max_loss, group_cost)
+    # law: LAYOUT-10
+    allowed = [layout for layout in fitting if memory.waste(layout, limits) <= max_padding]
+    if not allowed:
+        least = min(fitting, key=lambda layout: memory.waste(layout, limits))
+        raise _too_much_waste(_planned(least, memory, limits, {}, ""), max_padding)
+    layout = _chosen(allowed, memory, limits, max_loss, group_cost)
+    note = _note(layout, allowed, memory, limits, max_loss, group_cost)
     plan = _planned(layout, memory, limits, shared_layers or {}, note)
-    if plan.waste > max_padding:
-        raise _too_much_waste(plan, max_padding)
     if note:
         _log.warning("plan_kv_cache: %s", note)
     return plan
@@ -143,15 +146,28 @@ class _Memory:
         self.num_blocks = num_blocks
         self._counts: dict[tuple[object, ...], int] = {}
 
-    def need(self, layout: Layout, limits: RequestLimits) -> int:
-        """Count the most blocks that a request holds in all groups; each kind of table once. law: PLAN-2."""
+    def counts(self, layout: Layout, limits: RequestLimits) -> list[int]:
+        """Count the most blocks that a request holds in each group; each kind of table once. law: PLAN-2."""
         counts = []
         for family in layout.families:
             key = (family.table, limits)
             if key not in self._counts:
                 self._counts[key] = limits.blocks_of(family.spec)
             counts.append(self._counts[key])
-        return sum(counts[number] for _, number in layout.groups)
+        return [counts[number] for _, number in layout.groups]
+
+    def need(self, layout: Layout, limits: RequestLimits) -> int:
+        return sum(self.counts(layout, limits))
+
+    def waste(self, layout: Layout, limits: RequestLimits) -> float:
+        """Return the share of a request's memory that no layer uses, as `KVCachePlan.waste` does."""
+        counts = self.counts(layout, limits)
+        used = sum(
+            count * sum(layout.families[number].specs[name].page_size_bytes for name in names)
+            for count, (names, number) in zip(counts, layout.groups, strict=True)
+        )
+        total = sum(counts) * layout.block_bytes
+        return (total - used) / total
 
     def blocks(self, layout: Layout) -> int:
         """Blocks of the pool: all that fit, or the requested number; 0 if that does not fit."""

@@ -1,7 +1,8 @@
 """The slots of a paged cache: writing a step's keys and values to them, and reading those of positions.
 
-The cache of a layer is (num_blocks, 2, block_size, num_kv_heads, head_size): keys, then values, of any strides, so that
-it may be a view of padded pages. A table row holds the block of each run of `block_size` positions::
+The cache of a layer is a tensor (num_blocks, 2, block_size, num_kv_heads, head_size): keys, then values, of any
+strides, so that it may be a view of padded pages; or `KVCacheStorage.pages`, for tokens in any form (`paged`). A table
+row holds the block of each run of `block_size` positions::
 
     position p of a request  ->  block  row[p // block_size], place  p % block_size
     its slot                 ->  block * block_size + p % block_size
@@ -19,16 +20,20 @@ from blockwright.device.operands import (
     SMALL_FLOATS,
     as_bytes,
     on_host,
-    require_cache,
     require_tensor,
     require_written,
-    stored,
 )
+from blockwright.device.paged import KVPages, pages_of
 from blockwright.errors import BlockError, InvalidArgumentError
 
 
 def write_kv(
-    cache: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, slot_mapping: torch.Tensor, *, check: bool = False
+    cache: torch.Tensor | KVPages,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    *,
+    check: bool = False,
 ) -> None:
     """Write the keys and values of a step's tokens to their slots.
 
@@ -42,9 +47,11 @@ def write_kv(
 
     Args:
         cache: (num_blocks, 2, block_size, num_kv_heads, head_size), any strides that give each element memory of its
-            own, any floating-point dtype.
-        keys: (tokens, num_kv_heads, head_size), of any floating-point dtype; rounded to the cache's (float8 saturates).
-        values: as `keys`.
+            own, any floating-point dtype; or `KVCacheStorage.pages` of a layer.
+        keys: (tokens, num_kv_heads, head_size), of any floating-point dtype; rounded to the cache's (float8 saturates),
+            after a division by the scales where the layer has them. Scales by token are chosen here: the largest number
+            of a token and head becomes the largest of the dtype.
+        values: (tokens, num_kv_heads, head_size_v), as `keys`.
         slot_mapping: (tokens,), int64 or int32; -1 for a token that is not written.
         check: check the slots on a GPU too; the host waits for them.
 
@@ -52,39 +59,84 @@ def write_kv(
         InvalidArgumentError: shapes, strides, dtypes or devices are not as described; nothing is written.
         BlockError: a slot in the null block, beyond the cache, or of two tokens; nothing is written.
     """
-    cache = require_cache(cache)
-    require_written("cache", cache)
-    rows = ("tokens", *cache.shape[3:])
-    keys = require_tensor("keys", keys, rows, FLOATS + SMALL_FLOATS, cache.device)
-    values = require_tensor("values", values, (keys.shape[0], *rows[1:]), FLOATS + SMALL_FLOATS, cache.device)
-    slots = require_tensor("slot_mapping", slot_mapping, (keys.shape[0],), IDS, cache.device)
-    checked, block_size = on_host(slots, check), cache.shape[2]
-    skips = _check_slots(slots, cache) if checked else bool(cache.shape[0])
+    pages = pages_of(cache)
+    if pages.is_latent:
+        raise InvalidArgumentError("cache: latent attention keeps no values; use write_latent")
+    for part in (cache,) if isinstance(cache, torch.Tensor) else pages.tensors:
+        require_written("cache", part)
+    device, dtypes = pages.keys.device, FLOATS + SMALL_FLOATS
+    keys = require_tensor("keys", keys, ("tokens", pages.num_kv_heads, pages.head_size), dtypes, device)
+    shape = (keys.shape[0], pages.num_kv_heads, pages.value_size)
+    _write(pages, keys, require_tensor("values", values, shape, dtypes, device), slot_mapping, check)
+
+
+def write_latent(
+    cache: KVPages, latent: torch.Tensor, rope: torch.Tensor, slot_mapping: torch.Tensor, *, check: bool = False
+) -> None:
+    """Write the latents of a step's tokens, and their rotary parts, to their slots: latent attention's `write_kv`.
+
+    >>> from blockwright import FullAttentionSpec
+    >>> from blockwright.device import KVCacheStorage, plan_kv_cache
+    >>> layers = {"mla": FullAttentionSpec.latent(4, kv_lora_rank=2, qk_rope_head_dim=1, dtype="float32")}
+    >>> storage = KVCacheStorage(plan_kv_cache(layers, 256, max_model_len=8))
+    >>> write_latent(storage.pages("mla"), torch.ones(1, 2), torch.zeros(1, 1), torch.tensor([5]))
+    >>> storage.kv("mla")[1].tolist()[1]
+    [1.0, 1.0, 0.0]
+
+    Args:
+        cache: `KVCacheStorage.pages` of a layer of latent attention.
+        latent: (tokens, kv_lora_rank), of any floating-point dtype; rounded and scaled as by `write_kv`.
+        rope: (tokens, qk_rope_head_dim), as `latent`; with scales by token it keeps 16 bits and has no scale.
+        slot_mapping, check: as for `write_kv`.
+
+    Raises:
+        InvalidArgumentError, BlockError: as `write_kv`.
+    """
+    if not isinstance(cache, KVPages) or not cache.is_latent:
+        raise InvalidArgumentError("cache: must be storage.pages(layer) of latent attention; use write_kv for others")
+    rank, dtypes = cache.value_size, FLOATS + SMALL_FLOATS
+    latent = require_tensor("latent", latent, ("tokens", rank), dtypes, cache.keys.device)
+    shape = (latent.shape[0], cache.head_size - rank)
+    rope = require_tensor("rope", rope, shape, dtypes, cache.keys.device)
+    both = torch.cat([latent.to(wide := torch.promote_types(_wide(latent), _wide(rope))), rope.to(wide)], dim=-1)
+    _write(cache, both[:, None], None, slot_mapping, check)
+
+
+def _wide(tensor: torch.Tensor) -> torch.dtype:
+    return torch.float32 if tensor.dtype in SMALL_FLOATS else tensor.dtype  # these promote to nothing
+
+
+def _write(
+    pages: KVPages, keys: torch.Tensor, values: torch.Tensor | None, slot_mapping: torch.Tensor, check: bool
+) -> None:
+    slots = require_tensor("slot_mapping", slot_mapping, (keys.shape[0],), IDS, pages.keys.device)
+    checked, block_size = on_host(slots, check), pages.block_size
+    skips = _check_slots(slots, pages) if checked else bool(pages.num_blocks)
     with torch.inference_mode():
         used = slots >= 0
         if skips and checked:
-            keys, values, slots = keys[used], values[used], slots[used]
+            keys, values, slots = keys[used], None if values is None else values[used], slots[used]
         elif skips:
             slots = slots.clamp(min=0)  # the null block's first slot, which gets what it holds
         places = (slots // block_size, slots % block_size)
-        for kept, rows_new in ((cache[:, 0], keys), (cache[:, 1], values)):
-            words, new = as_bytes(kept), as_bytes(stored(rows_new, cache.dtype))
+        for kept, rows_new in pages.written(keys, values):
+            words, new = as_bytes(kept), as_bytes(rows_new)
             if skips and not checked:
-                new = torch.where(used[:, None, None], new, words[0, 0])
+                new = torch.where(used.view(-1, *[1] * (new.dim() - 1)), new, words[0, 0])
             words.index_put_(places, new)
 
 
-def _check_slots(slots: torch.Tensor, cache: torch.Tensor) -> bool:
+def _check_slots(slots: torch.Tensor, pages: KVPages) -> bool:
     """Check the slots of `write_kv`, and return True if any token is to be skipped."""
     if not slots.numel():
         return False
-    block_size, num_slots = cache.shape[2], cache.shape[0] * cache.shape[2]
+    block_size, num_slots = pages.block_size, pages.num_blocks * pages.block_size
     ordered = slots.sort().values
     low, high = int(ordered[0]), int(ordered[-1])
     if low < -1 or high >= num_slots:
         raise BlockError(
             f"slot_mapping: slot {low if low < -1 else high} is not within the cache's {num_slots}; pass slots of its "
-            f"{cache.shape[0]} blocks, or -1 for a token that is not written"
+            f"{pages.num_blocks} blocks, or -1 for a token that is not written"
         )
     if low < block_size:
         first = int(torch.searchsorted(ordered, 0))
@@ -101,7 +153,12 @@ def _check_slots(slots: torch.Tensor, cache: torch.Tensor) -> bool:
 
 
 def gather_kv(
-    cache: torch.Tensor, block_ids: torch.Tensor | Sequence[int], start: int, stop: int, *, check: bool = False
+    cache: torch.Tensor | KVPages,
+    block_ids: torch.Tensor | Sequence[int],
+    start: int,
+    stop: int,
+    *,
+    check: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the keys and values of positions start..stop-1 of one table row.
 
@@ -119,21 +176,23 @@ def gather_kv(
         check: check the ids on a GPU too; the host waits for them.
 
     Returns:
-        Keys and values, each (stop - start, num_kv_heads, head_size), of the cache's dtype, in new memory.
+        Keys and values, (stop - start, num_kv_heads, head_size) and (..., head_size_v), of the cache's dtype; in new
+        memory, but that values of latent attention are a part of the keys. With scales they are float32, scaled.
 
     Raises:
         InvalidArgumentError: shapes, dtypes or devices are not as described, or positions that the row does not cover.
         BlockError: one of the positions lies in the null block, or in none of the cache's.
     """
-    cache = require_cache(cache)
+    pages = pages_of(cache)
+    device = pages.keys.device
     if not isinstance(block_ids, torch.Tensor):
         try:
             block_ids = torch.tensor(list(block_ids), dtype=torch.int64)
         except (ValueError, OverflowError, RuntimeError):  # which of them depends on torch's version
             raise InvalidArgumentError("block_ids: holds an integer of more than 64 bits") from None
-        block_ids = block_ids.to(cache.device)
-    row = require_tensor("block_ids", block_ids, ("entries",), IDS, cache.device)
-    block_size = cache.shape[2]
+        block_ids = block_ids.to(device)
+    row = require_tensor("block_ids", block_ids, ("entries",), IDS, device)
+    block_size = pages.block_size
     if not 0 <= start <= stop <= row.shape[0] * block_size:
         raise InvalidArgumentError(
             f"start={start!r}, stop={stop!r}: block_ids has {row.shape[0]} entries of {block_size} positions; "
@@ -142,35 +201,24 @@ def gather_kv(
     if on_host(row, check):
         entries = row[start // block_size : -(-stop // block_size)][None] if stop > start else row[None, :0]
         first = torch.tensor([start // block_size], device=row.device)
-        check_blocks("block_ids", entries, first, torch.ones_like(entries, dtype=torch.bool), cache)
-    positions = torch.arange(start, stop, device=cache.device)
-    keys, values = gathered(cache, row[positions // block_size], positions % block_size, cache.dtype)
-    return keys, values
+        check_blocks("block_ids", entries, first, torch.ones_like(entries, dtype=torch.bool), pages)
+    positions = torch.arange(start, stop, device=device)
+    dtype = pages.keys.dtype if pages.key_scales is None else torch.float32
+    return pages.read(row[positions // block_size], positions % block_size, dtype)
 
 
-def gathered(
-    cache: torch.Tensor, blocks: torch.Tensor, places: torch.Tensor, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return keys and values of these slots, in `dtype`: each of the shape of `blocks`, and (num_kv_heads, size)."""
-    words = as_bytes(cache)
-    keys, values = words[:, 0][blocks, places], words[:, 1][blocks, places]
-    return keys.view(cache.dtype).to(dtype), values.view(cache.dtype).to(dtype)
-
-
-def check_blocks(
-    name: str, entries: torch.Tensor, first: torch.Tensor, read: torch.Tensor, cache: torch.Tensor
-) -> None:
-    wrong = read & ((entries <= 0) | (entries >= cache.shape[0]))
+def check_blocks(name: str, entries: torch.Tensor, first: torch.Tensor, read: torch.Tensor, pages: KVPages) -> None:
+    wrong = read & ((entries <= 0) | (entries >= pages.num_blocks))
     if not bool(wrong.any()):
         return
     request, place = wrong.nonzero()[0].tolist()
     block, entry = int(entries[request, place]), int(first[request]) + place
     if block:
         raise BlockError(
-            f"{name}: entry {entry} of request {request} is block {block}, and the cache has {cache.shape[0]}; "
+            f"{name}: entry {entry} of request {request} is block {block}, and the cache has {pages.num_blocks}; "
             "pass the table of this cache's group"
         )
     raise BlockError(
-        f"{name}: entry {entry} of request {request} is the null block, and positions from {entry * cache.shape[2]} "
+        f"{name}: entry {entry} of request {request} is the null block, and positions from {entry * pages.block_size} "
         "are read there; give the request its slots before the step, and compute nothing below what was trimmed"
     )

@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 
+from blockwright.device.page_lists import PageLists
+from blockwright.errors import InvalidArgumentError
 from blockwright.worker.replica import TableReplica
 
 Tensors = tuple[torch.Tensor, ...]
+Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Tensors, Tensors]
 
 MOST_VIEWS = 1024
 """Shapes of steps whose views are kept."""
@@ -22,16 +25,29 @@ class Views:
         max_num_requests, max_num_tokens: of the batch.
         block_tables: per group.
         num_steps: steps whose inputs have been written here; the memory holds the last one's.
+        num_requests, num_tokens: of the last of them, without padding.
+        host: the same of the host's memory; itself where that is all there is.
+        groups: where each group's part of the replica lies.
     """
 
-    def __init__(self, replica: TableReplica, words: torch.Tensor, counts: torch.Tensor, tables: torch.Tensor) -> None:
+    def __init__(
+        self,
+        replica: TableReplica,
+        words: torch.Tensor,
+        counts: torch.Tensor,
+        tables: torch.Tensor,
+        host: Views | None = None,
+    ) -> None:
+        self.host = self if host is None else host
         self.max_num_requests = rows = replica.max_num_requests
         self.max_num_tokens = replica.max_num_tokens
-        self.num_steps = 0
+        self.num_steps = self.num_requests = self.num_tokens = 0
         self._words = words.view(-1, self.max_num_tokens)
         self._no_slots = torch.full((self.max_num_tokens,), -1, dtype=torch.int64, device=words.device)
         self._starts = counts[: rows + 1]
         self._lens = counts[rows + 1 : 4 * rows + 1].view(3, rows)
+        self._key_starts = counts[4 * rows + 1 : 5 * rows + 2]
+        self.groups, self._lists, self._scratch = replica.groups, dict[int, PageLists](), words[:0].int()
         no_states = torch.zeros((rows, 1), dtype=torch.int32, device=words.device)
         block_tables, slots, reads, writes = [], [], [], []
         for group in replica.groups:
@@ -47,8 +63,7 @@ class Views:
         self.block_tables: Tensors = tuple(block_tables)
         self._slots, self._reads, self._writes = slots, reads, writes
         self._by_tokens: dict[int, tuple[torch.Tensor, Tensors]] = {}
-        self._by_requests: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Tensors, Tensors]]
-        self._by_requests = {}
+        self._by_requests: dict[int, Rows] = {}
 
     def of_tokens(self, count: int) -> tuple[torch.Tensor, Tensors]:
         found = self._by_tokens.get(count)
@@ -59,16 +74,14 @@ class Views:
             self._by_tokens[count] = found
         return found
 
-    def of_requests(
-        self, count: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Tensors, Tensors]:
+    def of_requests(self, count: int) -> Rows:
         found = self._by_requests.get(count)
         if found is None:
             if len(self._by_requests) >= MOST_VIEWS:
                 self._by_requests.clear()
             computed, lens, encoder = (row[:count] for row in self._lens)
             reads, writes = tuple([r[:count] for r in self._reads]), tuple([w[:count] for w in self._writes])
-            found = (self._starts[: count + 1], computed, lens, encoder, reads, writes)
+            found = (self._starts[: count + 1], self._key_starts[: count + 1], computed, lens, encoder, reads, writes)
             self._by_requests[count] = found
         return found
 
@@ -76,10 +89,22 @@ class Views:
         self._words[0, num_tokens:more_tokens] = 0
         self._words[1:, num_tokens:more_tokens] = -1
         self._starts[num_requests + 1 : more_requests + 1] = num_tokens
+        self._key_starts[num_requests + 1 : more_requests + 1] = self._key_starts[num_requests]
         self._lens[:, num_requests:more_requests] = 0
         for reads, writes in zip(self._reads, self._writes, strict=True):
             reads[num_requests:more_requests] = 0
             writes[num_requests:more_requests] = 0
+
+    def page_lists(self, group: int) -> PageLists:
+        """Return the maker of the page lists of a group with slots; its memory is taken by the first call."""
+        lists = self._lists.get(group)
+        if lists is None:
+            table = self.block_tables[group]
+            if self._scratch.numel() < 3 * table.numel():
+                places = torch.arange(table.numel(), dtype=torch.int32, device=table.device)
+                self._scratch = torch.stack([places] * 3)
+            lists = self._lists[group] = PageLists(table, int(self.groups[group].block_size), self._scratch)
+        return lists
 
 
 class Staging:
@@ -162,8 +187,28 @@ class Staging:
 
 
 def view_of(numbers: Any) -> torch.Tensor:
-    """Return a vector of the core as a tensor over the same memory; not of an empty one."""
-    dtype = torch.int32 if memoryview(numbers).itemsize == 4 else torch.int64
+    """Return a packed buffer, such as an allocation's `new_block_ids`, as a tensor over the same memory. O(1).
+
+    Only read it: the memory is the manager's. An empty buffer is an empty tensor.
+
+    >>> from librt.vecs import vec
+    >>> from mypy_extensions import i32
+    >>> view_of(vec[i32]([3, 5])), view_of(vec[i32]())
+    (tensor([3, 5], dtype=torch.int32), tensor([], dtype=torch.int32))
+
+    Raises:
+        InvalidArgumentError: it is no buffer of integers with 32 or 64 bits.
+    """
+    try:
+        with memoryview(numbers) as given:
+            dtype, is_empty = _DTYPES[given.format], not given.nbytes
+    except (TypeError, KeyError):
+        raise InvalidArgumentError(f"numbers: must be a buffer of 32-bit or 64-bit integers, not {numbers!r}") from None
+    if is_empty:
+        return torch.empty(0, dtype=dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # "not writable": torch may write, and only `padded` does
         return torch.frombuffer(numbers, dtype=dtype)
+
+
+_DTYPES = {"i": torch.int32, "l": torch.int64, "q": torch.int64}

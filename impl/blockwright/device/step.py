@@ -15,15 +15,14 @@ from blockwright.device.operands import (
     on_host,
     require_apart,
     require_bound,
-    require_cache,
     require_scale,
-    require_spec,
     require_tensor,
     require_written,
 )
+from blockwright.device.paged import KVPages, pages_of, require_spec
 from blockwright.device.slots import check_blocks
 from blockwright.errors import InvalidArgumentError
-from blockwright.kinds import AttentionSpec, CrossAttentionSpec
+from blockwright.kinds import AttentionSpec, CrossAttentionSpec, KVCacheSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Step:
     """The checked arguments of one call of `paged_attention`."""
 
     query: torch.Tensor
-    cache: torch.Tensor
+    pages: KVPages
     spec: AttentionSpec
     table: torch.Tensor
     starts: torch.Tensor
@@ -42,8 +41,8 @@ class Step:
 
 def checked_step(
     query: torch.Tensor,
-    cache: torch.Tensor,
-    spec: AttentionSpec,
+    cache: torch.Tensor | KVPages,
+    spec: KVCacheSpec,
     block_table: torch.Tensor,
     query_start_loc: torch.Tensor,
     seq_lens: torch.Tensor,
@@ -55,27 +54,32 @@ def checked_step(
 ) -> Step:
     require_bound("max_query_len", max_query_len)
     require_bound("max_seq_len", max_seq_len)
-    cache = require_cache(cache)
-    spec = require_spec(spec, cache)
-    query = require_tensor("query", query, ("tokens", "num_heads", spec.head_size), FLOATS, cache.device)
+    pages = pages_of(cache)
+    spec, device = require_spec(spec, pages), pages.keys.device
+    query = require_tensor("query", query, ("tokens", "num_heads", spec.head_size), FLOATS, device)
     if query.shape[1] % spec.num_kv_heads or not query.shape[1]:
         raise InvalidArgumentError(
             f"query has {query.shape[1]} heads and the cache {spec.num_kv_heads}; pass a multiple of them"
         )
-    starts = require_tensor("query_start_loc", query_start_loc, ("requests + 1",), IDS, cache.device)
+    starts = require_tensor("query_start_loc", query_start_loc, ("requests + 1",), IDS, device)
     if not starts.shape[0]:
         raise InvalidArgumentError("query_start_loc is empty; pass 0 and then where each request's tokens end")
     requests = starts.shape[0] - 1
-    seq_lens = require_tensor("seq_lens", seq_lens, (requests,), IDS, cache.device)
-    table = require_tensor("block_table", block_table, ("requests", "entries"), IDS, cache.device)
+    seq_lens = require_tensor("seq_lens", seq_lens, (requests,), IDS, device)
+    table = require_tensor("block_table", block_table, ("requests", "entries"), IDS, device)
     if table.shape[0] < requests:
         raise InvalidArgumentError(f"block_table has {table.shape[0]} rows for {requests} requests; pass a row of each")
     if isinstance(spec, CrossAttentionSpec):
-        encoder_lens = require_tensor("encoder_lens", encoder_lens, (requests,), IDS, cache.device)
+        encoder_lens = require_tensor("encoder_lens", encoder_lens, (requests,), IDS, device)
     else:
         encoder_lens = None
+    if scale is None and spec.kv_lora_rank:
+        raise InvalidArgumentError(
+            "scale: of latent attention it is (qk_nope_head_dim + qk_rope_head_dim) ** -0.5, which the cache does not "
+            "show; pass it"
+        )
     scale = spec.head_size**-0.5 if scale is None else require_scale(scale)
-    step = Step(query, cache, spec, table[:requests], starts, seq_lens, encoder_lens, scale)
+    step = Step(query, pages, spec, table[:requests], starts, seq_lens, encoder_lens, scale)
     if on_host(starts, check):
         _check_lengths(step, max_query_len, max_seq_len)
         _check_table(step)
@@ -86,13 +90,14 @@ def require_out(out: torch.Tensor, step: Step) -> None:
     """Check that the result of a step may be written to `out`.
 
     Raises:
-        InvalidArgumentError: another shape, dtype or device than the query's, memory that is read, or memory that two
-            elements share.
+        InvalidArgumentError: another dtype or device than the query's, or shape than the result's, memory that is read,
+            or memory that two elements share.
     """
-    require_tensor("out", out, tuple(step.query.shape), (step.query.dtype,), step.query.device)
+    require_tensor("out", out, (*step.query.shape[:2], step.spec.value_size), (step.query.dtype,), step.query.device)
     require_written("out", out)
     require_apart("query", out, step.query)
-    require_apart("cache", out, step.cache)
+    for part in step.pages.tensors:
+        require_apart("cache", out, part)
 
 
 def _check_lengths(step: Step, max_query_len: int | None, max_seq_len: int | None) -> None:
@@ -136,7 +141,7 @@ def _check_table(step: Step) -> None:
     low, high = read_spans(step)
     if not low.numel():
         return
-    block_size, width = step.cache.shape[2], step.table.shape[1]
+    block_size, width = step.pages.block_size, step.table.shape[1]
     longest = int(high.max())
     if longest > width * block_size:
         which = "seq_lens" if step.encoder_lens is None else "encoder_lens"
@@ -150,7 +155,7 @@ def _check_table(step: Step) -> None:
         return
     read = entries < last[:, None]
     blocks = step.table.gather(1, entries.clamp(max=width - 1))
-    check_blocks("block_table", blocks, first, read, step.cache)
+    check_blocks("block_table", blocks, first, read, step.pages)
     if heads := min(-(-num_sinks(step.spec) // block_size), width):
         read = torch.arange(heads, device=low.device) < last[:, None]
-        check_blocks("block_table", step.table[:, :heads], torch.zeros_like(first), read, step.cache)
+        check_blocks("block_table", step.table[:, :heads], torch.zeros_like(first), read, step.pages)

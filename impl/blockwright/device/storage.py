@@ -7,9 +7,13 @@ from collections.abc import Sequence
 
 import torch
 
+from blockwright.device.copies import copy_blocks
 from blockwright.device.layout import WORDS
+from blockwright.device.paged import KVPages, cut, kv_view, pages_in, scales_of
 from blockwright.device.pages import state_offsets
+from blockwright.device.pairs import Pairs
 from blockwright.device.plan import KVCachePlan
+from blockwright.device.transfer import Transfer
 from blockwright.errors import BlockError, InvalidArgumentError
 from blockwright.kinds import AttentionSpec, KVCacheSpec, MambaSpec
 
@@ -68,6 +72,7 @@ class KVCacheStorage:
         self.tensors = [
             torch.zeros((plan.num_blocks, page), dtype=torch.uint8, device=device) for page in plan.page_sizes
         ]
+        self._attention: dict[str, tuple[torch.Tensor, KVPages, torch.Tensor | None]] = {}
         self._views = {name: self._views_of(name) for name in plan.layers}
         self._views |= {name: self._views[holder] for name, holder in plan.config.shared_layers.items()}
 
@@ -75,27 +80,84 @@ class KVCacheStorage:
         tensor = self.tensors[self.plan.place_of(layer_name)[1]]
         spec = self.plan.spec_of(layer_name)
         if isinstance(spec, AttentionSpec):
-            return (_view(tensor, 0, (2, spec.block_size, spec.num_kv_heads, spec.head_size), spec.dtype),)
+            scales, dtype = scales_of(tensor, spec), torch_dtype(spec.dtype)
+            kv, pages = kv_view(tensor, spec, dtype), pages_in(tensor, spec, dtype, scales)
+            self._attention[layer_name] = (kv, pages, scales)
+            if scales is None or not pages.is_scaled_by_token:
+                return (kv,)
+            return pages.tensors if pages.is_latent else (kv, scales)
         if isinstance(spec, MambaSpec):
             parts = zip(state_offsets(spec), spec.shapes, spec.dtypes, strict=True)
-            return tuple(_view(tensor, offset, shape, dtype) for offset, shape, dtype in parts)
+            return tuple(cut(tensor, offset, shape, torch_dtype(dtype)) for offset, shape, dtype in parts)
         raise InvalidArgumentError(f"plan: {layer_name!r} declares {type(spec).__name__}, which has no view")
 
     def kv(self, layer_name: str) -> torch.Tensor:
         """Return the keys and values of an attention layer: a view of its tensor, indexed by block id. O(1).
 
-        A layer that shares another's cache gets the same memory.
+        A layer that shares another's cache gets the same memory. ``kv_layout="HND"`` orders the memory, not the shape:
+        ``kv(name).transpose(-3, -2)`` is without gaps then.
 
         Returns:
-            Shape (num_blocks, 2, block_size, num_kv_heads, head_size); keys at 0.
+            Shape (num_blocks, 2, block_size, num_kv_heads, head_size), keys at 0. With `head_size_v` (num_blocks,
+            block_size, num_kv_heads, head_size + head_size_v); of latent attention (num_blocks, block_size, head_size),
+            or with scales by token the bytes of a token, as FlashMLA reads them.
 
         Raises:
             InvalidArgumentError: no such layer, or a recurrent one.
         """
-        views = self.views(layer_name)
-        if not self._is_attention(layer_name):
+        return self._of_attention(layer_name)[0]
+
+    def pages(self, layer_name: str) -> KVPages:
+        """Return the keys and values of an attention layer in any form, for `write_kv` and `paged_attention`. O(1).
+
+        Raises:
+            InvalidArgumentError: no such layer, or a recurrent one.
+        """
+        return self._of_attention(layer_name)[1]
+
+    def scales(self, layer_name: str) -> torch.Tensor:
+        """Return the float32 scales of a layer. O(1).
+
+        Returns:
+            Beside the pages, ones until the engine sets them, and the same for all blocks: (2,) by tensor, (1,) of a
+            latent, (2, num_kv_heads) by head; those of keys at 0. Inside the pages, written by `write_kv` and moved
+            with the blocks: (num_blocks, 2, block_size, num_kv_heads) by token; (num_blocks, block_size, tiles of 128)
+            of a latent.
+
+        Raises:
+            InvalidArgumentError: no such layer, or one without scales.
+        """
+        scales = self._of_attention(layer_name)[2]
+        if scales is None:
+            raise InvalidArgumentError(f"layer_name: {layer_name!r} declares no scales")
+        return scales
+
+    def _of_attention(self, layer_name: str) -> tuple[torch.Tensor, KVPages, torch.Tensor | None]:
+        self.views(layer_name)
+        holder = self.plan.config.shared_layers.get(layer_name, layer_name)
+        if holder not in self._attention:
             raise InvalidArgumentError(f"layer_name: {layer_name!r} is a recurrent layer; use states({layer_name!r})")
-        return views[0]
+        return self._attention[holder]
+
+    def copy_blocks(self, group: int, pairs: Pairs, num_tokens: Sequence[int] | None = None) -> Transfer:
+        """Copy blocks of a group, or only the first tokens of each: `copy_blocks` for all its layers.
+
+        Args:
+            group: that holds the blocks.
+            pairs, num_tokens: as for `blockwright.device.copy_blocks`; whole blocks where layers are recurrent.
+
+        Raises:
+            InvalidArgumentError, BlockError: as `blockwright.device.copy_blocks`, or no such group.
+        """
+        if num_tokens is None:
+            return copy_blocks(self.tensors_of(group), pairs)
+        self.tensors_of(group)
+        names = self.plan.groups[group].layer_names
+        parts = [self._attention[name][1].tensors for name in names if name in self._attention]
+        views = [view for part in parts for view in part]
+        if not views:
+            raise InvalidArgumentError(f"num_tokens: the states of group {group} are copied whole; leave it out")
+        return copy_blocks(views, pairs, num_tokens=num_tokens, token_dim=1)
 
     def states(self, layer_name: str) -> tuple[torch.Tensor, ...]:
         """Return the states of a recurrent layer: views of its tensor, indexed by block id. O(1).
@@ -107,12 +169,14 @@ class KVCacheStorage:
             InvalidArgumentError: no such layer, or one of attention.
         """
         views = self.views(layer_name)
-        if self._is_attention(layer_name):
+        if self.plan.config.shared_layers.get(layer_name, layer_name) in self._attention:
             raise InvalidArgumentError(f"layer_name: {layer_name!r} is a layer of attention; use kv({layer_name!r})")
         return views
 
     def views(self, layer_name: str) -> tuple[torch.Tensor, ...]:
-        """Return what `kv` or `states` returns, as a tuple: for code that takes layers of any kind. O(1).
+        """Return a layer's own bytes in their element types: for code that takes layers of any kind. O(1).
+
+        These are what `kv` returns, and `scales` inside the pages; or what `states` returns.
 
         Raises:
             InvalidArgumentError: no such layer.
@@ -120,10 +184,6 @@ class KVCacheStorage:
         if layer_name not in self._views:
             raise InvalidArgumentError(f"layer_name: {layer_name!r} is no layer of the plan, nor shares one's cache")
         return self._views[layer_name]
-
-    def _is_attention(self, layer_name: str) -> bool:
-        holder = self.plan.config.shared_layers.get(layer_name, layer_name)
-        return isinstance(self.plan.spec_of(holder), AttentionSpec)
 
     def tensors_of(self, group: int) -> list[torch.Tensor]:
         """Return the tensors that a group's layers use: what to copy for its blocks. O(1).
@@ -194,13 +254,11 @@ class KVCacheStorage:
 def dtypes_of(spec: KVCacheSpec) -> tuple[object, ...]:
     if isinstance(spec, MambaSpec):
         return spec.dtypes
-    return (spec.dtype,) if isinstance(spec, AttentionSpec) else ()
-
-
-def _view(tensor: torch.Tensor, offset: int, shape: Sequence[int], dtype: object) -> torch.Tensor:
-    kind = torch_dtype(dtype)
-    first = offset // kind.itemsize
-    return tensor.view(kind)[:, first : first + math.prod(shape)].view(-1, *shape)
+    if not isinstance(spec, AttentionSpec):
+        return ()
+    if spec.scales != "token":
+        return (spec.dtype,)
+    return (spec.dtype, "bfloat16", "float32") if spec.kv_lora_rank else (spec.dtype, "float32")
 
 
 def _write(tensors: Sequence[torch.Tensor], ids: torch.Tensor, words: Sequence[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,13 +13,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from blockwright import _terminal, kinds
+from blockwright import _terminal
 from blockwright.errors import InvalidArgumentError
 from blockwright.observe import Fact
 from blockwright.observe.timeline import write_timeline
 from blockwright.policies import POLICIES, policy_named
 from blockwright.replay.foresight import most_hits, references_of
-from blockwright.replay.groups import PRECISIONS, block_bytes, groups_of, layer_spec
+from blockwright.replay.groups import PRECISIONS, block_bytes, groups_of, model_of
 from blockwright.replay.keeping import MAX_TENANTS, Keeping, dealt, shares_of, told_by
 from blockwright.replay.layouts import FORMATS
 from blockwright.replay.offloaded import OffloadOptions
@@ -28,13 +29,14 @@ from blockwright.replay.records import Trace
 from blockwright.replay.report import ReplayReport, plot_curve, read_curve, require_plotting
 from blockwright.replay.routers import ROUTERS
 from blockwright.replay.simulate import replay_ways
+from blockwright.replay.step_time import ACCELERATORS, Linear, parse_step_time
 from blockwright.replay.timed import Overlap
 from blockwright.replay.traces import load_trace
 from blockwright.replay.workload import WorkloadOptions, generate_workload
 
+_FAIL: Final = re.compile(r"(router|\d{1,5})@(\d{1,9}(?:\.\d+)?)(?:\+(\d{1,9}(?:\.\d+)?))?")
 _DEFAULT_BLOCKS: Final = 4096
 _CHECK_EVERY: Final = 100
-_KINDS: Final = ("full", "sliding", "chunked", "mamba")
 _WORKLOAD_HELP: Final = {
     "conversations": "conversations to generate",
     "turns": "mean turns of a conversation",
@@ -54,9 +56,9 @@ examples:
   blockwright replay trace.jsonl --block-size 512 --curve 1000:64000:x2 --plot curve.png
   blockwright replay trace.jsonl --block-size 512 --blocks 5000 --host-blocks 20000 --store-on evict
   blockwright replay trace.jsonl --block-size 512 --blocks 5000 --hints oracle:0.2 --bound
-  blockwright replay trace.jsonl --kind sliding --window 4096 --step-tokens 8192 --json -
+  blockwright replay trace.jsonl --groups sliding:1:4096 --step-tokens 8192 --json -
   blockwright replay trace.jsonl --groups full:1,sliding:5:1024 --step-tokens 2048 --keep wanted,age
-  blockwright replay trace.jsonl --groups gemma/config.json --concurrency 64 --prefill-speed 20000 --decode-speed 40
+  blockwright replay trace.jsonl --groups gemma/config.json --concurrency 64 --step-time base=8ms,tokens=30us
   blockwright replay trace.jsonl --groups llama/config.json --memory 40GiB --concurrency 64 --ttft 2 \\
       --sweep engines=1..8 host=0,64GiB router=round,prefix
 """
@@ -78,8 +80,9 @@ def _positive(text: str) -> int:
 
 _OVERLAP: Final = {
     "concurrency": (int, "N", "serve requests that overlap, N at the same time at most (default: one after another)"),
-    "prefill_speed": (float, "TOKENS", "prompt tokens per second (default: 10000)"),
-    "decode_speed": (float, "TOKENS", "output tokens per second of each request (default: 50)"),
+    "max_num_batched_tokens": (int, "N", "tokens that an engine computes in a step at most (default: 8192)"),
+    "drafts": (int, "N", "tokens that are drafted for each request and step (default: 0)"),
+    "acceptance": (float, "PART", "how likely a draft is accepted if those before it are (default: 0.7)"),
     "arrivals": (float, "RATE", "requests that arrive per second; 0: all at once (default: the times of TRACE)"),
     "output_tokens": (int, "N", "tokens of each answer (default: those of TRACE)"),
     "ttft": (float, "SECONDS", "limit of the time to first token: goodput is what keeps it, and a sweep's answer"),
@@ -89,8 +92,6 @@ _OVERLAP: Final = {
 """The fields of `Overlap` that are arguments; one of them is also the generated workload's."""
 
 _AXES: Final = ("engines", "router", "blocks", "memory", "host-blocks", "host", "policy", "keep")
-_SHARED: Final = ("ttft", "latency", "event_delay")
-"""Those fields of `Overlap` that are asked for with several engines."""
 _COUNT: Final[dict[str, Any]] = {"type": _positive, "metavar": "N"}
 _TOKENS: Final[dict[str, Any]] = {"type": _positive, "metavar": "TOKENS"}
 _SIZES: Final[dict[str, Any]] = {"type": parse_pool_sizes, "metavar": "SIZES"}
@@ -103,6 +104,7 @@ _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
         "trace": ({"nargs": "?", "type": Path, "metavar": "TRACE"}, "trace file (default: generate a workload)"),
         "--format": ({"choices": ("auto", *FORMATS), "default": "auto"}, "format of TRACE (default: auto)"),
         "--limit": (_COUNT, "replay only the first N requests"),
+        "--warmup": (_COUNT | {"default": 0}, "serve the first N requests, but do not count them"),
         "--unit": (_TOKENS, "tokens per id of TRACE (default: by its format and ids)"),
         "--tokenizer": (_FILE, "a tokenizer.json, for a TRACE of text; needs tokenizers"),
     },
@@ -110,20 +112,15 @@ _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
         "--block-size": (_TOKENS | {"default": 16}, "tokens per block (default: 16)"),
         "--blocks": (_COUNT, f"usable blocks; the null block is extra (default: {_DEFAULT_BLOCKS})"),
         "--curve": (_SIZES, "sweep the pool size: N1,N2,... or FROM:TO:STEP or FROM:TO:xFACTOR"),
-        "--kind": ({"choices": _KINDS, "default": "full"}, "kind of layer (default: full)"),
+        "--kind": ({"choices": ("full", "sliding", "chunked", "mamba")}, "one group of one kind, instead of --groups"),
         "--window": (_TOKENS, "window of --kind sliding"),
         "--sinks": (_TOKENS, "first tokens that --kind sliding keeps"),
         "--chunk": (_TOKENS, "chunk of --kind chunked, whole blocks"),
         "--groups": (
-            {"metavar": "GROUPS"},
-            "several groups of layers in one pool, instead of --kind: full:1,sliding:5:1024 (5 groups with windows of "
-            "1,024 tokens), full:1,mamba:3, full:1,chunked:3:8192, or the config.json of a model",
+            {"default": "full"},
+            "of layers, as full:1,sliding:5:1024, or a model's config.json (default: full)",
         ),
-        "--memory": (
-            _MEMORY,
-            "instead of --blocks: memory for the cache on each accelerator, as 40GiB, or several sizes; needs --groups "
-            "with a config.json",
-        ),
+        "--memory": (_MEMORY, "instead of --blocks: of each accelerator, as 40GiB; needs --groups MODEL/config.json"),
         "--precision": ({"choices": PRECISIONS}, "of the cache's elements (default: as in config.json)"),
         "--parallel": (_COUNT | {"default": 1}, "accelerators of an engine, which share out heads (default: 1)"),
         "--step-tokens": (_TOKENS, "compute at most so many tokens per step (default: all)"),
@@ -131,67 +128,42 @@ _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
     "requests that overlap": {
         "--" + name.replace("_", "-"): ({"type": kind, "metavar": metavar}, text)
         for name, (kind, metavar, text) in _OVERLAP.items()
-        if name != "output_tokens" and name not in _SHARED
-    },
-    "several engines, with --concurrency N each": {
+        if name != "output_tokens"
+    }
+    | {
+        "--step-time": (
+            {"metavar": "RULE"},
+            "base=20ms,tokens=100us (the default), a table.csv, module:function, or what an accelerator needs at least "
+            f"for the model of --groups: {', '.join(ACCELERATORS)}, at a part of its speed: h100*0.6",
+        ),
+        "--prefill-speed": ({"type": float, "metavar": "RATE"}, "tokens a second, for --step-time tokens="),
+        "--decode-speed": ({"type": float, "metavar": "RATE"}, "steps a second, for --step-time base="),
         "--engines": (_SIZES | {"default": (1,)}, "engines behind a router, or several numbers of them, as 1..8"),
-        "--router": (
-            {"metavar": "NAMES", "default": "round"},
-            f"what chooses an engine: {', '.join(ROUTERS)}, or module:function of your own (default: round)",
-        ),
-        **{
-            "--" + name.replace("_", "-"): ({"type": kind, "metavar": metavar}, text)
-            for name, (kind, metavar, text) in _OVERLAP.items()
-            if name in _SHARED
-        },
+        "--router": ({"default": "round"}, f"{', '.join(ROUTERS)}, or module:function of your own (default: round)"),
+        "--fail": ({"action": "append", "default": []}, "2@300: engine 2 fails then; 2@300+60: for 60 s; router@300"),
         "--price": ({"type": float, "metavar": "PER_HOUR"}, "of an engine: adds the cost of a million tokens"),
-        "--sweep": (
-            {"nargs": "+", "metavar": "NAME=VALUES"},
-            f"try all combinations: engines=1..8 host=0,64GiB; of {', '.join(_AXES)}",
-        ),
+        "--sweep": ({"nargs": "+"}, f"all combinations, as engines=1..8 host=0,64GiB; of {', '.join(_AXES)}"),
     },
     "what to keep": {
-        "--policy": (
-            {"metavar": "NAMES"},
-            f"{', '.join(POLICIES)}, or module:factory of your own; several, with commas between, side by side "
-            "(default: lru)",
-        ),
+        "--policy": ({}, f"{', '.join(POLICIES)}, or module:factory; several side by side (default: lru)"),
         "--keep": (
             {"choices": ("wanted", "age", "wanted,age"), "metavar": "RULES"},
-            "with windows or states: wanted, evict first what no likely hit needs; age, by age alone; wanted,age, both "
-            "side by side (default: wanted with windows alone; with recurrent layers, age)",
+            "with windows or states: evict first what no likely hit needs (wanted), by age alone, or both side by side",
         ),
         "--hints": (
-            {"metavar": "HINTS", "default": "none"},
-            "oracle: a client says of each request whether its conversation goes on; oracle:0.2: a fifth of that is "
-            "wrong; oracle:0.2:7: another draw of it (default: none)",
+            {"default": "none"},
+            "oracle: which conversations go on; oracle:0.2: a fifth wrong; oracle:0.2:SEED",
         ),
         "--hint-guard": ({"type": _part, "metavar": "PART", "default": 0.0}, "part of the pool out of their reach"),
-        "--tenants": (
-            {"metavar": "RULE"},
-            "dealt:N: deal conversations out to N tenants; or the column of TRACE with the tenant's name; tenants "
-            "share no prefixes",
-        ),
-        "--shares": (
-            {"metavar": "SHARES"},
-            "part of the pool that is a tenant's own: NAME=PART,..., or one PART for each",
-        ),
+        "--tenants": ({}, "who share no prefixes: dealt:N conversations, or the column of TRACE with their names"),
+        "--shares": ({}, "part of the pool that is a tenant's own: NAME=PART,..., or one PART for each"),
         "--bound": (_FLAG, "add what no policy can exceed: MIN, and a pool without bounds"),
     },
     "host tier": {
-        "--host-blocks": (
-            _SIZES,
-            "keep so many blocks on the host; several, as in --curve, side by side (default: none)",
-        ),
+        "--host-blocks": (_SIZES, "keep so many blocks on the host; several side by side (default: none)"),
         "--host": (_MEMORY, "instead of --host-blocks: memory on the host, as --memory is given"),
-        "--store-on": (
-            {"choices": ("publish", "evict")},
-            "when blocks go to the host: once computed, or when the device evicts them (default: publish)",
-        ),
-        "--on-load": (
-            {"choices": ("keep", "free")},
-            "what becomes of the host's copy of a loaded block (default: free with --store-on evict, else keep)",
-        ),
+        "--store-on": ({"choices": ("publish", "evict")}, "when blocks go to the host (default: publish)"),
+        "--on-load": ({"choices": ("keep", "free")}, "a loaded block's copy (default: free with evict, else keep)"),
     },
     "checks and output": {
         "--check": (_FLAG, "let the manager check all its invariants now and then"),
@@ -199,10 +171,7 @@ _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
         "--json": ({"metavar": "FILE"}, "write the report as JSON (-: to stdout, instead of the table)"),
         "--timeline": (_FILE, "write what happened as a Chrome trace, for Perfetto"),
         "--plot": (_FILE, "draw the curve (.png, .svg, .pdf); extra 'plots'"),
-        "--beside": (
-            {"type": Path, "metavar": "REPORT", "action": "append", "default": []},
-            "draw the curve of an earlier --json report, too (may be repeated)",
-        ),
+        "--beside": ({"type": Path, "action": "append", "default": []}, "an earlier --json report to draw, too"),
     },
     "generated workload (without TRACE)": {
         "--" + field.name.replace("_", "-"): (
@@ -234,6 +203,17 @@ def _overlap(args: argparse.Namespace) -> Overlap | None:
     given = {name: getattr(args, name) for name in _OVERLAP if getattr(args, name) is not None}
     if args.trace is None:
         given.pop("output_tokens", None)  # a mean of the workload, which its answers already have
+    if args.prefill_speed is not None or args.decode_speed is not None:
+        given["step_time"] = _by_speeds(args)
+    elif args.step_time is not None:
+        given["step_time"] = parse_step_time(
+            args.step_time, lambda: model_of(args.groups, args.precision), args.parallel
+        )
+    for text in args.fail:
+        if not (match := _FAIL.fullmatch(text)) or (match[1] == "router" and match[3]):
+            raise InvalidArgumentError(f"--fail: expected 2@300, 2@300+60 or router@300, not {text!r}")
+        which = -1 if match[1] == "router" else int(match[1])
+        given["fails"] = (*given.get("fails", ()), (which, float(match[2]), float(match[3] or "inf")))
     if args.concurrency is not None:
         return Overlap(**given)
     if given:
@@ -250,6 +230,7 @@ def run(args: argparse.Namespace) -> int:
     """
     start = time.perf_counter()
     _spread(args)
+    _group(args)
     sizes = _in_blocks(args)
     _check_outputs(args)
     beside = [curve for path in args.beside for curve in read_curve(path)]
@@ -292,7 +273,7 @@ def _in_blocks(args: argparse.Namespace) -> dict[tuple[str, int], str]:
         sizes = getattr(args, name)
         if sizes is None:
             continue
-        if given or not args.groups:
+        if given or args.groups == "full":
             raise InvalidArgumentError(f"--{name}: needs --groups MODEL/config.json, and no number of blocks beside it")
         bytes_of = block_bytes(args.groups, args.block_size, args.precision, args.parallel)
         # The null block is in the memory of the device, and the host has what all accelerators of an engine hold.
@@ -318,7 +299,7 @@ def _replay(
     note: Callable[[Fact], object] | None,
 ) -> ReplayReport:
     overlap = _overlap(args)
-    kind, specs = _specs(args)
+    kind, specs = groups_of(args.groups, args.block_size)
     offloads, trace = _offloads(args), _trace(args)
     keepings = _keepings(args, trace)
     curve = args.curve or ()
@@ -347,6 +328,7 @@ def _replay(
             note=note,
             advance=advance,
             overlap=overlap,
+            skip=args.warmup,
         )
     shown = [pool for pool in result.pools if pool.blocks in curve] if curve else list(result.pools)
     return ReplayReport(
@@ -358,7 +340,7 @@ def _replay(
         curve=tuple(shown) if curve or len(ways) > 1 else (),
         seconds=time.perf_counter() - start,
         keeping=ways[0].policy,
-        bounds=_bounds(args, trace, ways, len(specs) > 1 or kind != "full"),
+        bounds=_bounds(args, trace, ways, kind != "full"),
         limits={name: getattr(args, name) for name in ("ttft", "latency") if getattr(args, name) is not None},
         sizes=sizes_written,
         price=args.price,
@@ -368,8 +350,8 @@ def _replay(
 def _keepings(args: argparse.Namespace, trace: Trace) -> list[Keeping]:
     if args.policy is not None and args.hints != "none":
         raise InvalidArgumentError("--policy: with hints the client decides; leave --policy or --hints out")
-    if args.hints != "none" and (args.kind != "full" or args.groups):
-        raise InvalidArgumentError("--hints: are of layers that keep all blocks; leave --kind and --groups out")
+    if args.hints != "none" and args.groups != "full":
+        raise InvalidArgumentError("--hints: are of layers that keep all blocks; leave --groups out")
     named = {name: policy_named(name) for name in (args.policy or "lru").split(",")}
     if args.hints != "none":
         named = {f"hints: {args.hints}": told_by(args.hints, references_of(trace, args.block_size))}
@@ -404,9 +386,9 @@ def _bounds(args: argparse.Namespace, trace: Trace, ways: list[Way], is_hybrid: 
     """
     if not args.bound:
         return {}
-    if args.tenants is not None or args.concurrency is not None:
+    if args.tenants is not None or args.concurrency is not None or args.warmup:
         raise InvalidArgumentError(
-            "--bound: is of requests of one tenant, one after another; leave --tenants and --concurrency out"
+            "--bound: is of all requests of one tenant, one after another; leave --tenants, --concurrency, --warmup out"
         )
     references, total = references_of(trace, args.block_size), trace.num_references(args.block_size)
     whole = sum(-(-tokens // args.block_size) for tokens in references.tokens)
@@ -414,20 +396,30 @@ def _bounds(args: argparse.Namespace, trace: Trace, ways: list[Way], is_hybrid: 
     return {size: most_hits(references, size or whole) / total for size in (*sorted(sizes), 0)}
 
 
-def _specs(args: argparse.Namespace) -> tuple[str, list[kinds.KVCacheSpec]]:
-    if args.groups is not None:
-        if args.kind != "full":
-            raise InvalidArgumentError("--groups: stands for all groups; leave --kind out")
-        return groups_of(args.groups, args.block_size)
-    for option, kind in (("window", "sliding"), ("chunk", "chunked")):
-        given = getattr(args, option) is not None
-        if given and args.kind != kind:
-            raise InvalidArgumentError(f"--{option}: only with --kind {kind}, not {args.kind}; leave it out")
-        if not given and args.kind == kind:
-            raise InvalidArgumentError(f"--kind {kind}: needs --{option} TOKENS")
-    if args.sinks is not None and args.kind != "sliding":
-        raise InvalidArgumentError(f"--sinks: only with --kind sliding, not {args.kind}; leave it out")
-    return args.kind, [layer_spec(args.kind, args.block_size, args.window or args.chunk, args.sinks or 0)]
+def _group(args: argparse.Namespace) -> None:
+    """Write --kind and its lengths as --groups."""
+    given = {name: getattr(args, name) for name in ("window", "sinks", "chunk") if getattr(args, name) is not None}
+    kind = args.kind or "full"
+    own = {"sliding": ("window", "sinks"), "chunked": ("chunk",)}.get(kind, ())
+    if args.groups != "full" and (given or args.kind):
+        raise InvalidArgumentError("--groups: stands for all groups; leave --kind and its lengths out")
+    if foreign := [name for name in given if name not in own]:
+        raise InvalidArgumentError(f"--{foreign[0]}: not with --kind {kind}; leave it out")
+    if own and own[0] not in given:
+        raise InvalidArgumentError(f"--kind {kind}: needs --{own[0]} TOKENS")
+    if args.groups == "full":
+        args.groups = ":".join([kind, *(["1"] if own else []), *(str(given[name]) for name in own if name in given)])
+
+
+def _by_speeds(args: argparse.Namespace) -> Linear:
+    """Return the time of steps in which each token, or each step, takes its part of a second."""
+    if args.step_time is not None:
+        raise InvalidArgumentError("--step-time: stands for both speeds; leave --prefill-speed and --decode-speed out")
+    speeds = {"prefill": args.prefill_speed or 10_000.0, "decode": args.decode_speed or 50.0}
+    for name, speed in speeds.items():
+        if not 0 < speed < float("inf"):
+            raise InvalidArgumentError(f"--{name}-speed: must be above 0 and finite, not {speed}")
+    return Linear(1 / speeds["decode"], 1 / speeds["prefill"])
 
 
 def _offloads(args: argparse.Namespace) -> list[OffloadOptions | None]:

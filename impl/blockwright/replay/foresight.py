@@ -7,7 +7,6 @@ earlier token.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
@@ -39,20 +38,12 @@ def references_of(trace: Trace, block_size: int) -> References:
     """Return the full blocks of a trace, numbered. O(blocks + runs)."""
     numbers: dict[tuple[int, ...] | int, int] = {}
 
-    def number(block: list[int]) -> int:
-        # A block of one content, as most are, is an integer: a tuple takes three times the memory.
-        key = tuple(block) if len(block) > 3 else (block[0] + 1) << 31 | block[1]
-        return numbers.setdefault(key, len(numbers))
-
-    found = tuple(full_blocks(request, block_size, number) for request in trace.requests)
+    found = tuple(_full_blocks(request, block_size, numbers) for request in trace.requests)
     return References(block_size, found, array("q", (request.num_tokens for request in trace.requests)))
 
 
-def full_blocks(request: TraceRequest, block_size: int, number: Callable[[list[int]], int]) -> array[int]:
-    """Return the numbers of a request's full blocks.
-
-    `number` is given the number of the block before, or -1, and then the contents of the block with their lengths.
-    """
+def _full_blocks(request: TraceRequest, block_size: int, numbers: dict[tuple[int, ...] | int, int]) -> array[int]:
+    """Return the numbers of a request's full blocks: by the one before, or -1, and the contents with their lengths."""
     blocks, block, room = array("q"), [-1], block_size
     for content, length in zip(request.contents, request.lengths, strict=True):
         left = length
@@ -64,23 +55,11 @@ def full_blocks(request: TraceRequest, block_size: int, number: Callable[[list[i
                 block += (content, count)
             left, room = left - count, room - count
             if not room:
-                blocks.append(number(block))
+                # A block of one content, as most are, is an integer: a tuple takes three times the memory.
+                key = tuple(block) if len(block) > 3 else (block[0] + 1) << 31 | block[1]
+                blocks.append(numbers.setdefault(key, len(numbers)))
                 block, room = [blocks[-1]], block_size
     return blocks
-
-
-def continuing(trace: Trace, block_size: int) -> bytearray:
-    """Return for each request whether it goes on from an earlier one: it refers to the last full block of that one.
-
-    Blocks are known by 64-bit hashes, of which one for each request is kept. O(blocks + runs).
-    """
-    ends: set[int] = set()
-    goes_on = bytearray()
-    for request in trace.requests:
-        blocks = full_blocks(request, block_size, lambda block: hash(tuple(block)))
-        goes_on.append(any(block in ends for block in blocks[1:]))
-        ends.update(blocks[-1:])
-    return goes_on
 
 
 def mistaken(bits: list[bool], error: float, seed: int = 0) -> list[bool]:

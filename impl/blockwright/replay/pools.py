@@ -6,11 +6,10 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import Any, Final
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request
-from blockwright.kinds import KVCacheSpec, MambaSpec
+from blockwright.kinds import FullAttentionSpec, KVCacheSpec, MambaSpec
 from blockwright.observe import Fact
 from blockwright.policies import chooser
 from blockwright.replay.keeping import Keeping
@@ -34,6 +33,7 @@ class TimedResult:
         output_tokens: tokens of answers that were generated.
         latency: from a request's arrival to its end, at the same percentiles of those that were served.
         goodput: requests per second that were served within the limits of `Overlap`, or at all if it has none.
+        per_token: from a token of an answer to the next, on the average of each answer, at the same percentiles.
     """
 
     seconds: float
@@ -45,6 +45,7 @@ class TimedResult:
     output_tokens: int
     latency: tuple[float, ...]
     goodput: float
+    per_token: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,6 @@ class PoolResult:
         checks: self-checks passed.
         seconds: time within the manager's calls.
         uncached: tokens that were not cached, of the request at the 50th, 90th, 95th and 99th percentile of all.
-        uncached_continuing: the same of requests that go on from an earlier one.
         tenants: per tenant, the share of its own block references that were hits.
         offload: the result of a host tier, or None; the hits above then include the host's.
         policy: the policy or hints that decided what to keep.
@@ -83,7 +83,6 @@ class PoolResult:
     checks: int
     seconds: float
     uncached: tuple[int, ...] = ()
-    uncached_continuing: tuple[int, ...] = ()
     tenants: dict[str, float] = field(default_factory=dict)
     offload: TierResult | None = None
     policy: str = "lru"
@@ -143,8 +142,8 @@ class Pool:
         step_tokens: int | None,
         note: Callable[[Fact], object] | None,
         clock: Clock,
-        publishes_late: bool = False,
         tells_events: bool = False,
+        skip: int = 0,
     ) -> None:
         """Take how a trace is served; of each request by its number, `uncached` is given the tokens to compute."""
         groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
@@ -165,15 +164,14 @@ class Pool:
         )
         if note is not None:
             self.manager.record(note, clock)
-        # Where requests overlap a step takes time, and a preemption may cut it short: its blocks are then not cached.
-        self._publishes_late = publishes_late
         self.way = way
         self.clock = clock
         self.block_size = block_size
         self.host = None if offload is None else HostTier(self.manager, block_size, offload)
         self._step_tokens = step_tokens or max_model_len
         self._boundary = block_size if any(isinstance(each, MambaSpec) for each in specs) else 1
-        self._uncached = uncached
+        self.is_plain = len(specs) == 1 and isinstance(specs[0], FullAttentionSpec)
+        self._uncached, self._skip = uncached, skip
         self.by_tenant: dict[str, list[int]] = {}
         self.hit_tokens = self.hit_blocks = self.host_tokens = self.checks = 0
         self.served = self.sum_used = 0
@@ -199,10 +197,10 @@ class Pool:
         self.finish(request, num_hit, fits)
         self.seconds += time.perf_counter() - start
 
-    def admit(self, request: Request, whole: bool = False) -> tuple[int, int, int]:
+    def admit(self, request: Request, most: int | None = None) -> tuple[int, int, int]:
         """Look a request up and give it slots; return its hit, the tokens of that on the host, and its step's end.
 
-        The end is 0 where there is no room; with `whole`, there must be room for all of it.
+        The end is 0 where there is no room; with `most` tokens in this step, there must be room for all of it.
         """
         manager, host = self.manager, self.host
         request.num_computed_tokens = 0
@@ -210,35 +208,26 @@ class Pool:
         num_hit, hit = request.num_computed_tokens, None
         if not num_external:
             hit, num_hit = manager.get_computed_blocks(request)
-        end = self.step_end(num_hit, request)
+        end = self.step_end(num_hit, request, most)
         if num_external:
-            new = manager.allocate_slots(request, end - num_hit, delay_cache_blocks=self._publishes_late)
+            new = manager.allocate_slots(request, end - num_hit)
         else:
-            new = manager.allocate_slots(
-                request,
-                end - num_hit,
-                num_hit,
-                hit,
-                delay_cache_blocks=self._publishes_late,
-                full_sequence_must_fit=whole,
-            )
+            new = manager.allocate_slots(request, end - num_hit, num_hit, hit, full_sequence_must_fit=most is not None)
         return num_hit, num_external, 0 if new is None else end
 
-    def extend(self, request: Request, end: int) -> bool:
+    def extend(self, request: Request, end: int, ahead: int = 0) -> bool:
         new = end - request.num_computed_tokens
-        return self.manager.allocate_slots(request, new, delay_cache_blocks=self._publishes_late) is not None
+        return self.manager.allocate_slots(request, new, num_lookahead_tokens=ahead) is not None
 
     def compute(self, request: Request, end: int) -> None:
-        if self._publishes_late:
-            self.manager.cache_blocks(request, end)
         if self.host:
             self.host.step(request, end)
         self.clock.now += (end - request.num_computed_tokens) * self.clock.token_seconds
         request.num_computed_tokens = end
 
-    def step_end(self, begin: int, request: Request) -> int:
+    def step_end(self, begin: int, request: Request, most: int | None = None) -> int:
         """Return where the step from `begin` ends: at most at the end of the prompt, or where a state is wanted."""
-        end = min(begin + self._step_tokens, request.num_tokens)
+        end = min(begin + min(self._step_tokens, most or self._step_tokens), request.num_tokens)
         if self._boundary > 1 and begin < request.junction < end:
             end = request.junction
         aligned = end // self._boundary * self._boundary
@@ -246,6 +235,8 @@ class Pool:
 
     def count(self, request: Request, number: int, num_hit: int, num_external: int) -> None:
         """Count the prompt of a request that is served for the first time, or refused with a hit of nothing."""
+        if number < self._skip:
+            return
         self.hit_tokens += num_hit
         self.hit_blocks += num_hit // self.block_size
         self.host_tokens += num_external
@@ -285,13 +276,13 @@ def result_of(
     pools: Sequence[Pool],
     trace: Trace,
     uncached: array[int],
-    continuing: Sequence[int],
+    skip: int = 0,
     timed: TimedResult | None = None,
     used: float = 0.0,
 ) -> PoolResult:
     """Return the result of the pools of one way, which served the trace together."""
     way, size = pools[0].way, pools[0].block_size
-    references, served = trace.num_references(size), sum(pool.served for pool in pools)
+    references, served = trace.num_references(size, skip), sum(pool.served for pool in pools)
     hits, host_hits = sum(pool.hit_blocks for pool in pools), sum(pool.host_tokens for pool in pools) // size
     by_tenant: dict[str, list[int]] = {}
     for pool in pools:
@@ -300,7 +291,7 @@ def result_of(
     return PoolResult(
         blocks=way.blocks,
         hit_rate=hits / references,
-        token_hit_rate=sum(pool.hit_tokens for pool in pools) / trace.num_tokens,
+        token_hit_rate=sum(pool.hit_tokens for pool in pools) / trace.tokens_from(skip),
         hit_blocks=hits,
         evictions=sum(pool.manager.block_pool.num_evictions for pool in pools),
         refused=sum(pool.refused for pool in pools),
@@ -308,8 +299,7 @@ def result_of(
         peak_used=max(pool.peak_used for pool in pools),
         checks=sum(pool.checks for pool in pools),
         seconds=sum(pool.seconds for pool in pools),
-        uncached=percentiles(uncached),
-        uncached_continuing=percentiles(array("q", compress(uncached, continuing))),
+        uncached=percentiles(uncached[skip:]),
         tenants={name: hits / asked for name, (hits, asked) in sorted(by_tenant.items())},
         offload=tier_result([pool.host for pool in pools if pool.host], hits, host_hits, references),
         policy=way.policy,

@@ -93,16 +93,19 @@ class Trace:
     @property
     def num_tokens(self) -> int:
         """Return the prompt tokens of all requests."""
-        return sum(self._lengths)
+        return self.tokens_from(0)
+
+    def tokens_from(self, first: int) -> int:
+        return sum(self._lengths[first:])
 
     @property
     def max_prompt_tokens(self) -> int:
         """Return the length of the longest prompt."""
         return max(self._lengths)
 
-    def num_references(self, block_size: int) -> int:
-        """Count the blocks of `block_size` tokens that all prompts refer to, partial last blocks included."""
-        return sum(-(-length // block_size) for length in self._lengths)
+    def num_references(self, block_size: int, first: int = 0) -> int:
+        """Count the blocks of `block_size` tokens that prompts refer to from one on, partial last blocks included."""
+        return sum(-(-length // block_size) for length in self._lengths[first:])
 
 
 class ContentNumbers:

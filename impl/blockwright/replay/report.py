@@ -45,24 +45,20 @@ def _named(axis: str, count: Callable[[PoolResult], int]) -> Callable[[ReplayRep
     return cell
 
 
-def _timed(name: str, form: str, at: int | None = None) -> Callable[[ReplayReport, PoolResult], str]:
+def _timed(name: str, scale: float | str = 1) -> Callable[[ReplayReport, PoolResult], str]:
+    """Return a count in a format, or times at three percentiles."""
+
     def cell(_: ReplayReport, pool: PoolResult) -> str:
         value = getattr(pool.timed, name)
-        return format(value if at is None else value[at], form)
+        if isinstance(scale, str):
+            return format(value, scale)
+        return " / ".join(f"{value[at] * scale:,.2f}" for at in (0, 2, 3)) if value else "-"
 
     return cell
 
 
-def _uncached(name: str, at: int) -> Callable[[ReplayReport, PoolResult], str]:
-    return lambda _, pool: f"{getattr(pool, name)[at]:,}" if getattr(pool, name) else "-"
-
-
 def _mean_used(_: ReplayReport, pool: PoolResult) -> str:
     return f"{pool.mean_used:,.0f}"
-
-
-def _latency(_: ReplayReport, pool: PoolResult) -> str:
-    return f"{pool.timed.latency[2]:,.2f}" if pool.timed and pool.timed.latency else "-"
 
 
 def _cost(report: ReplayReport, pool: PoolResult) -> str:
@@ -152,14 +148,12 @@ _COLUMNS: Final = (
     _Column("held, mean", "blocks that running requests hold, over time", _mean_used, _overlaps),
     _Column("peak", "the most of them", lambda _, pool: f"{pool.peak_used:,}"),
     _Column("refused", "requests larger than the pool", lambda _, pool: f"{pool.refused:,}"),
-    _Column("uncached, P50", "prompt tokens to compute, of the median request", _uncached("uncached", 0)),
-    _Column("P95", "of the 95th percentile", _uncached("uncached", 2)),
-    _Column("P95, next turns", "of those requests that go on from an earlier one", _uncached("uncached_continuing", 2)),
+    _Column("uncached", "prompt tokens to compute: P50, P95", lambda _, pool: "{0:,} / {2:,}".format(*pool.uncached)),
     _Column("running, mean", "requests that run at the same time", _timed("mean_running", ",.1f"), _overlaps),
-    _Column("queued, P50", "seconds from arrival to admission, median", _timed("queued", ",.2f", 0), _overlaps),
-    _Column("queued, P95", "of the 95th percentile", _timed("queued", ",.2f", 2), _overlaps),
-    _Column("first token, P95", "seconds from arrival to it", _timed("first_token", ",.2f", 2), _overlaps),
-    _Column("latency, P95", "seconds from arrival to the end", _latency, _overlaps),
+    _Column("queued", "seconds from arrival to admission: P50, P95, P99", _timed("queued"), _overlaps),
+    _Column("first token", "seconds from arrival to it, likewise", _timed("first_token"), _overlaps),
+    _Column("each token", "milliseconds from a token of an answer to the next", _timed("per_token", 1000), _overlaps),
+    _Column("latency", "seconds from arrival to the end", _timed("latency"), _overlaps),
     _Column("goodput", "requests per second within limits", _timed("goodput", ",.2f"), lambda each: bool(each.limits)),
     _Column("cost", "of a million tokens, in and out", _cost, lambda report: report.price is not None),
     _Column("preemptions", "requests that gave up their blocks to go on later", _timed("preemptions", ","), _overlaps),
@@ -365,9 +359,8 @@ def read_curve(path: Path) -> list[Curve]:
 def plot_curve(report: ReplayReport, path: Path, beside: Sequence[Curve] = ()) -> None:
     """Draw hit rate against pool size to a file, in the format of its suffix; other reports' curves beside it.
 
-    Where one pool size is compared with several hosts, it is drawn against these. With the bound and a single way to
-    serve the trace, areas show on which tier references hit, and to what the others are lost. With several numbers of
-    engines the time that they are to keep is drawn against these.
+    Where one pool size is compared with several hosts, it is drawn against these. With several numbers of engines the
+    time that they are to keep is drawn against these.
 
     Raises:
         InvalidArgumentError: matplotlib is missing, does not know the suffix, or the file cannot be written.
@@ -413,19 +406,13 @@ def _draw_hits(axes: Any, report: ReplayReport, beside: Sequence[Curve]) -> None
 
     over = "blocks" if len({pool.blocks for pool in report.curve}) > 1 else "host_blocks"
     sizes = sorted({_size(pool, over) for pool in report.curve})
-    if report.bounds and len(sizes) == len(report.curve) and not beside:
-        areas = _areas(report, sorted(report.curve, key=lambda pool: _size(pool, over)))
-        axes.stackplot(sizes, list(areas.values()), labels=list(areas), colors=[_AREAS[name] for name in areas])
-    else:
-        for name, blocks, rates in [*curves_of([asdict(pool) for pool in report.curve], report.keeping, over), *beside]:
-            axes.plot(blocks, rates, marker="o", label=printable(name))
-        if len(report.bounds) > 1:
-            bounds = {_size(pool, over): report.bound(pool) or 0.0 for pool in report.curve}
-            axes.plot(
-                sizes, [bounds[size] for size in sizes], marker=".", linestyle="--", label="MIN: no policy hits more"
-            )
-        if report.bounds:
-            axes.axhline(report.bounds[0], color="grey", linestyle=":", label="a pool that never evicts")
+    for name, blocks, rates in [*curves_of([asdict(pool) for pool in report.curve], report.keeping, over), *beside]:
+        axes.plot(blocks, rates, marker="o", label=printable(name))
+    if len(report.bounds) > 1:
+        bounds = {_size(pool, over): report.bound(pool) or 0.0 for pool in report.curve}
+        axes.plot(sizes, [bounds[size] for size in sizes], marker=".", linestyle="--", label="MIN: no policy hits more")
+    if report.bounds:
+        axes.axhline(report.bounds[0], color="grey", linestyle=":", label="a pool that never evicts")
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -436,27 +423,3 @@ def _draw_hits(axes: Any, report: ReplayReport, beside: Sequence[Curve]) -> None
 
 def _size(pool: PoolResult, over: str) -> int:
     return pool.blocks if over == "blocks" or pool.offload is None else pool.offload.host_blocks
-
-
-def _areas(report: ReplayReport, pools: Sequence[PoolResult]) -> dict[str, list[float]]:
-    """Return shares of all references that sum to one, from the bottom of the picture to its top."""
-    device = [pool.offload.device_hit_rate if pool.offload else pool.hit_rate for pool in pools]
-    areas = {"hit on the device": device}
-    if report.headline.offload:
-        areas["hit on the host"] = [pool.hit_rate - on for pool, on in zip(pools, device, strict=True)]
-    lost = list(zip(*(report.lost(pool) for pool in pools), strict=True))
-    if len(report.bounds) > 1:
-        areas |= {"lost to the order of eviction": list(lost[0]), "lost to the size of the pool": list(lost[1])}
-    else:
-        areas["lost to evictions"] = list(lost[0])
-    return areas | {"new content, and ends of prompts": list(lost[2])}
-
-
-_AREAS: Final = {
-    "hit on the device": "#1f5f99",
-    "hit on the host": "#7fb3e0",
-    "lost to the order of eviction": "#d9822b",
-    "lost to the size of the pool": "#b5482a",
-    "lost to evictions": "#d9822b",
-    "new content, and ends of prompts": "#e6e6e6",
-}

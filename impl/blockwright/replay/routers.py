@@ -6,19 +6,18 @@ equal values the next one in turn is, so that a router to which all are the same
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from blockwright.events import KVCacheEvent
+from blockwright import Request
+from blockwright.errors import InvalidArgumentError
+from blockwright.events import AllBlocksCleared, BlockHash, BlockStored, KVCacheEvent
 from blockwright.observe.prefix_index import PrefixIndex
 from blockwright.policies import found_by
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """What a router knows of one engine as a request arrives.
 
     Attributes:
@@ -59,27 +58,76 @@ def router_named(name: str) -> Router:
     return found_by("--router", name, ROUTERS)
 
 
+class Fleet:
+    """Finds by one walk over a prompt what an index of each engine would, if a hit needs all blocks before it."""
+
+    def __init__(self, num_engines: int) -> None:
+        self._count = num_engines
+        self._holders: dict[BlockHash, int] = {}  # a bit for each engine
+
+    def apply(self, engine: int, events: Sequence[KVCacheEvent]) -> None:
+        holders, bit = self._holders, 1 << engine
+        for event in events:
+            if isinstance(event, BlockStored):
+                holders[event.block_hash] = holders.get(event.block_hash, 0) | bit
+            elif isinstance(event, AllBlocksCleared):
+                self._holders = holders = {name: left for name, each in holders.items() if (left := each & ~bit)}
+            elif left := holders.get(event.block_hash, 0) & ~bit:
+                holders[event.block_hash] = left
+            else:
+                holders.pop(event.block_hash, None)
+
+    def matches(self, request: Request, block_size: int) -> list[int]:
+        """Return how many leading tokens of a prompt each engine would hit."""
+        hits, alive, last = [0] * self._count, (1 << self._count) - 1, request.num_tokens // block_size
+        for at in range(last + 1):
+            found = alive & self._holders.get(request.block_digest(at), 0) if at < last else 0
+            lost, alive = alive & ~found, found
+            while lost:
+                hits[lost.bit_length() - 1] = at * block_size
+                lost ^= 1 << lost.bit_length() - 1
+            if not alive:
+                break
+        return hits
+
+
 class Routing:
     """A router before some engines, and what it knows of each."""
 
     def __init__(
-        self, router: str, num_engines: int, event_delay: float, prompt_of: Callable[[int], array[int]]
+        self, router: str, num_engines: int, delay: float, make: Callable[[int], Request], size: int, is_plain: bool
     ) -> None:
-        self._cost = router_named(router)
-        self._delay, self._prompt_of = event_delay, prompt_of
-        self._indices = [PrefixIndex() for _ in range(num_engines if num_engines > 1 and is_told(router) else 0)]
-        self._coming = [deque[tuple[float, list[KVCacheEvent]]]() for _ in range(num_engines)]
+        """Take how to make a request, and a block's `size`; `is_plain` says that a hit needs all blocks before it."""
+        self._cost, self._is_told = router_named(router), num_engines > 1 and is_told(router)
+        self._delay, self._make, self._size, self._is_plain = delay, make, size, is_plain
+        self._coming = deque[tuple[float, int, list[KVCacheEvent]]]()
         self._requests, self._tokens = [0] * num_engines, [0] * num_engines
+        self.down = set[int]()
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what engines have, as a router does that starts again and is sent events alone."""
+        count = len(self._requests) if self._is_told else 0
+        self._fleet, self._indices = Fleet(count), [PrefixIndex() for _ in range(0 if self._is_plain else count)]
+        self._coming.clear()
 
     def choose(self, number: int, num_tokens: int, salt: str | None, at: float) -> int:
         """Return the number of the engine for a request, which counts as sent there."""
-        engines = range(len(self._requests))
-        hits: Sequence[int] = bytes(len(engines))
-        if self._indices:
-            asked = self._prompt_of(number)
-            hits = [self._index(each, at).match(asked, cache_salt=salt) for each in engines]
-        costs = [self._cost(Seen(num_tokens, hits[each], self._requests[each], self._tokens[each])) for each in engines]
-        chosen = min(engines, key=lambda each: (costs[each], (each - number) % len(engines)))
+        count = len(self._requests)
+        hits: Sequence[int] = bytes(count)
+        if self._is_told:
+            self._learn(at)
+            request = self._make(number)
+            if self._is_plain:
+                hits = self._fleet.matches(request, self._size)
+            else:
+                hits = [each.match(request.all_token_ids, cache_salt=salt) for each in self._indices]
+        known = zip(hits, self._requests, self._tokens, strict=True)
+        costs = [self._cost(Seen(num_tokens, *each)) for each in known]
+        engines = [each for each in range(count) if each not in self.down]
+        if not engines:
+            raise InvalidArgumentError("fails: no engine is left for a request; let one of them come back")
+        chosen = min(engines, key=lambda each: (costs[each], (each - number) % count))
         self._requests[chosen] += 1
         self._tokens[chosen] += num_tokens
         return chosen
@@ -90,10 +138,13 @@ class Routing:
 
     def told(self, engine: int, events: list[KVCacheEvent], at: float) -> None:
         if events:
-            self._coming[engine].append((at + self._delay, events))
+            self._coming.append((at + self._delay, engine, events))
 
-    def _index(self, engine: int, at: float) -> PrefixIndex:
-        coming = self._coming[engine]
+    def _learn(self, at: float) -> None:
+        coming = self._coming
         while coming and coming[0][0] <= at:
-            self._indices[engine].apply(coming.popleft()[1])
-        return self._indices[engine]
+            _, engine, events = coming.popleft()
+            if self._is_plain:
+                self._fleet.apply(engine, events)
+            else:
+                self._indices[engine].apply(events)

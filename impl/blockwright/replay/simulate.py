@@ -20,7 +20,6 @@ from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec
 from blockwright.observe import Fact
 from blockwright.policies import Lru
-from blockwright.replay.foresight import continuing
 from blockwright.replay.keeping import Keeping
 from blockwright.replay.offloaded import OffloadOptions
 from blockwright.replay.pools import PERCENTILES, Clock, Pool, PoolResult, Way, result_of
@@ -55,16 +54,16 @@ def replay(
     more: Sequence[KVCacheSpec] = (),
     keep_wanted: bool | None = None,
     overlap: Overlap | None = None,
+    skip: int = 0,
 ) -> ReplayResult:
-    """Serve all requests of `trace` on a pool of each size, for one group of layers of the kind `spec`.
+    """Serve all requests of `trace` on a pool of each size, for one group of layers of the kind `spec`, and for `more`.
 
-    `step_tokens` bounds the tokens computed per step (default: the whole prompt in one step). Recurrent layers end a
-    step at the last block boundary besides, since only a state at a boundary can be found again. With `check_every`,
-    every pool checks itself each time after that many requests, and at the end. With `offload`, there is a host tier
-    behind each pool. `note` is given the journal of the calls, of one pool without a host tier. `advance` is called
-    after each request. `keeping` decides which blocks are kept; without it, the least recently used is evicted first.
-    `more` are further groups of layers in the same pool, and `keep_wanted` is the manager's: with recurrent layers,
-    steps also end at each request's junction. With `overlap`, requests run at the same time.
+    `step_tokens` bounds the tokens of a prompt's step; recurrent layers also end one at the last block boundary, and
+    with `keep_wanted` at each request's junction, since only a state at a boundary is found again. Every pool checks
+    itself after each `check_every` requests, and at the end. `offload` is a host tier behind each pool. `note` is given
+    the journal of the calls, of one pool without a host tier; `advance` is called after each request. `keeping` decides
+    which blocks are kept (default: the least recently used is evicted first). With `overlap`, requests run at the same
+    time. The first `skip` requests are not counted.
 
     Complexity: O(tokens) to prepare, with `overlap` for each pool, and O(blocks) per pool to serve.
 
@@ -83,6 +82,7 @@ def replay(
         note=note,
         advance=advance,
         overlap=overlap,
+        skip=skip,
     )
 
 
@@ -96,7 +96,10 @@ def replay_ways(
     note: Callable[[Fact], object] | None = None,
     advance: Callable[[], None] = lambda: None,
     overlap: Overlap | None = None,
+    skip: int = 0,
 ) -> ReplayResult:
+    if skip >= len(trace.requests):
+        raise InvalidArgumentError(f"skip: leaves no request to count, of {len(trace.requests):,}; skip fewer")
     if note is not None and (len(ways) > 1 or ways[0].offload is not None or ways[0].engines > 1):
         raise InvalidArgumentError("note: the journal is of one pool without a host tier")
     if overlap is None and any(way.engines > 1 for way in ways):
@@ -109,7 +112,6 @@ def replay_ways(
     longest = trace.max_prompt_tokens
     if overlap is not None:
         longest = max(each.num_tokens + overlap.answer(each) for each in requests)
-    goes_on = continuing(trace, block_size)
     # Keys never leave this process, so any collision-resistant hash gives the same result: take the faster one.
     told = any(way.engines > 1 and is_told(way.router) for way in ways)
     hasher = Sha256Hasher(b"replay") if told or build_info().kind == "pure" else None
@@ -118,7 +120,7 @@ def replay_ways(
 
     def pool_of(way: Way, uncached: array[int], clock: Clock) -> Pool:
         tells = way.engines > 1 and is_told(way.router)
-        return Pool(specs, way, uncached, longest, step_tokens, note, clock, overlap is not None, tells)
+        return Pool(specs, way, uncached, longest, step_tokens, note, clock, tells, skip)
 
     def make(number: int) -> Request:
         nonlocal prepare_seconds
@@ -143,9 +145,9 @@ def replay_ways(
         for way in ways:
             uncached, clock, before = zeros[:], Clock(0.0), prepare_seconds + check_seconds
             fleet = [pool_of(way, uncached, clock) for _ in range(way.engines)]
-            timed, used = serve_timed(fleet, overlap, requests, make, partial(ended, fleet))
+            timed, used = serve_timed(fleet, overlap, requests, make, partial(ended, fleet), skip)
             fleet[0].seconds -= prepare_seconds + check_seconds - before
-            results.append(result_of(fleet, trace, uncached, goes_on, timed, used))
+            results.append(result_of(fleet, trace, uncached, skip, timed, used))
         return ReplayResult(tuple(results), prepare_seconds, check_seconds)
     counts = [zeros[:] for _ in ways]
     pools = [pool_of(way, uncached, Clock()) for way, uncached in zip(ways, counts, strict=True)]
@@ -155,7 +157,7 @@ def replay_ways(
             pool.clock.now = max(pool.clock.now, recorded.arrival)
             pool.serve(request, number)
         ended(pools, number + 1)
-    results += [result_of([pool], trace, uncached, goes_on) for pool, uncached in zip(pools, counts, strict=True)]
+    results += [result_of([pool], trace, uncached, skip) for pool, uncached in zip(pools, counts, strict=True)]
     return ReplayResult(tuple(results), prepare_seconds, check_seconds)
 
 

@@ -4,7 +4,8 @@ The tables follow the manager's (`rows`). From them the replica writes the slot 
 recurrent layers, the blocks of the states that are read and written.
 
     words    | positions | slots of the first group that has slots | slots of the second | ...
-    counts   | query_start_loc | num_computed_tokens | seq_lens | encoder_lens | reads, writes, per recurrent group |
+    counts   | query_start_loc | num_computed_tokens | seq_lens | encoder_lens | cu_seqlens_k
+             | reads, writes, per recurrent group |
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class TableReplica:
         self.max_model_len: i64 = max_model_len
         self._has_encoder = any([group.is_encoder for group in self.groups])
         words: i64 = self.max_num_tokens
-        counts: i64 = 4 * self.max_num_requests + 1
+        counts: i64 = 5 * self.max_num_requests + 2
         for group in self.groups:
             if group.has_slots:
                 group.slots = words
@@ -265,6 +266,7 @@ class TableReplica:
         total: i64 = 0
         longest: i64 = 0
         farthest: i64 = 0
+        keys: i64 = 0
         counts[0] = 0
         i: i64 = 0
         while i < size:
@@ -276,6 +278,8 @@ class TableReplica:
             # law: LEN-2
             counts[rows + 1 + i] = i32(position)
             counts[2 * rows + 1 + i] = i32(stop)
+            keys = min(keys + stop, MAX_LENGTH)  # no kernel with 32 bits can read more
+            counts[4 * rows + 2 + i] = i32(keys)
             if self._has_encoder:
                 counts[3 * rows + 1 + i] = i32(self.rows._record(i, ENCODER))
             while position < stop:

@@ -10,5 +10,6 @@ The second reading, `in_time`, adds what a first one can do without: 20 `in_time
 `in_time.outside`, 23 `in_time.explain`, 24 `in_time.time_laws`, 25 `in_time.liveness`. What is reported to others is 26
 `events`, what is counted 27 `metrics`, what keeping promises is 28 `retention_laws`, what is forgotten 29
 `in_time.forgetting`, what is given up before it has run 30 `in_time.giving_up`, what hits inside blocks need 31
-`unit_laws`, and what an order of eviction is told 32 `orders`. Last comes the list of all these laws, 33 `laws`.
+`unit_laws`, what an order of eviction is told 32 `orders`, slots that are given back 33 `in_time.shortening`, and
+duplicates that are folded 34 `in_time.folding`. Last comes the list of all these laws, 35 `laws`.
 """

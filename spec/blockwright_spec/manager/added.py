@@ -77,7 +77,7 @@ class RunningAdded:
     it wants kept. `tails` are the lengths that end inside a block and are still to be published, `end_tails` those of
     them where recurrent layers publish the state; `is_delayed` says that the last step put publication off, `is_lost`
     that it holds what was given up before it was written (chapter `giving_up`), and `is_inside` that the engine trimmed
-    at a count at which no recurrent state stands.
+    at a count at which no recurrent state stands. Of the blocks within `folded` tokens it was asked who else has them.
     """
 
     states: tuple[tuple[int, ...], ...] = ()
@@ -93,6 +93,7 @@ class RunningAdded:
     is_delayed: bool = False
     is_lost: bool = False
     is_inside: bool = False
+    folded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ What it has computed for certain is published before, with all that is known of 
 from dataclasses import replace
 
 from ..hints import Leaving, Wish
-from ..reads import Mamba
+from ..reads import Group, Mamba
 from .added import end_of, keyed, named
 from .choices import Choice, legal_order
 from .effects import requeued
@@ -24,6 +24,7 @@ from .state import (
     Flight,
     Running,
     State,
+    Table,
     Waiting,
     certain,
     in_flight,
@@ -126,6 +127,12 @@ def last_tail(state: State, slot: int, count: int) -> State:
     tails = tuple(each // unit * unit for each in (end, min(end, len(request.prefix[1]) - 1)))
     last = replaced(state, slot, replace(request, added=replace(request.added, tails=tails, end_tails=tails)))
     return tails_published(last, slot, end)
+
+
+def cut_off(group: Group, table: Table, left: int) -> Table:
+    """Return the first entries of a table; the block of a state that is still to come stands in the last of them."""
+    short = table[:left]
+    return (*short[:-1], table[-1]) if isinstance(group.kind, Mamba) and short[-1:] == (NULL,) else short
 
 
 def law_last_is_published(before: State, done: Done) -> bool:

@@ -1,9 +1,9 @@
-"""Part one, chapter 33: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 35: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
 from . import ending, events, metrics, orders, pool_laws, retention_laws, step_laws, table_laws, unit_laws
-from .in_time import explain, forgetting, forks, giving_up, liveness, outside, time_laws
+from .in_time import explain, folding, forgetting, forks, giving_up, liveness, outside, shortening, time_laws
 
 BLOCK_LAWS = (
     listed(block_machine.law_count_is_of_places, "vLLM KVCacheBlock.ref_cnt; known bugs B01, B02"),
@@ -77,6 +77,9 @@ STEP_LAWS = (
     listed(forgetting.law_private_publishes_nothing, "chapter `in_time.forgetting`; known bug E141"),
     listed(forgetting.law_nothing_else_is_lost, "vLLM reset_prefix_cache, which takes all or nothing; known bug D95"),
     listed(giving_up.law_given_up_is_not_found, "ours: the specification wrote what no step had run; known bug E112"),
+    listed(folding.law_fold_loses_nothing, "SGLang RadixCache and transformers: equal blocks are freed in place"),
+    listed(folding.law_folded_is_first, "SGLang RadixCache and transformers: equal blocks are freed in place"),
+    listed(shortening.law_slots_are_given_back, "transformers cuts a batch to its budget after slots were given"),
     listed(giving_up.law_what_has_run_is_found, "a step that fails is no reason to forget the prompt before it"),
     listed(step_laws.law_lease_is_quiet, "vLLM: a call for each request and step; ours: most change nothing"),
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),

@@ -43,6 +43,7 @@ class Reason(Enum):
     WENT_BACK = (When.INVALID, "fewer tokens are said to be computed than are certain")
     NO_STEP = (When.INVALID, "no step has been started, or none is in flight")
     NOT_REJECTED = (When.INVALID, "tokens are rejected that the step settled has not drafted")
+    IN_FLIGHT = (When.INVALID, "a step in flight is with the worker, so that it is not made shorter")
     UNSETTLED = (When.INVALID, "tokens are said to be done that a step in flight computes")
     NOT_A_FORK = (When.INVALID, "the tokens or extra keys of a fork are not those that its parent has computed")
     STATE_ELSEWHERE = (When.INVALID, "the state after the computed tokens is an accepted draft's, which is not shared")
@@ -68,21 +69,23 @@ class Refusal:
     """A step that did not happen; `missing` blocks would have to become free first.
 
     `waiting` blocks are on their way: they become free once steps in flight are settled and loads have ended (LIVE-2).
+    `by_group` is what the step would take in each group of layers.
     """
 
     reason: Reason
     missing: int = 0
     waiting: int = 0
+    by_group: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fits:
     """The plan of a step that can happen: trimmed tables, the entries that die, those that take a block (PLAN-1).
 
-    `demand` is what leaves the free queue: the new blocks, and the hits that are free now.
+    `demand` is what leaves the free queue, per group: the new blocks, and the hits that are free now.
     """
 
-    demand: int
+    by_group: tuple[int, ...]
     tables: tuple[Table, ...]
     gone: tuple[tuple[int, ...], ...]
     wants: tuple[tuple[bool, ...], ...]
@@ -93,6 +96,11 @@ class Fits:
     """Per group, the entry with a part that is published and written over though nobody else holds it (UNIT-7)."""
     saves: bool = False
     """Whether these are copied first."""
+
+    @property
+    def demand(self) -> int:
+        """All that leaves the free queue."""
+        return sum(self.by_group)
 
 
 Plan = Fits | Refusal
@@ -108,7 +116,8 @@ class Done:
     over, of which `saved` were copied; `cut_off` are those of its hit that a newcomer writes over though more of them
     was found; `kept` are the tokens that had run of a request that ended before its last step had, and `given_up` what
     was found of the others until then, each with its block; `hits` are the entries of its lookup that a newcomer
-    adopts, group by group.
+    adopts, group by group; where slots are given back, `left` is the entries that each table has left; `folded`
+    are the entries that have another block of the same content: group, entry, the block before, and after.
     """
 
     state: State
@@ -125,6 +134,8 @@ class Done:
     forgot_all: bool = False
     cut_off: tuple[int, ...] = ()
     hits: Table = ()
+    left: tuple[int, ...] = ()
+    folded: tuple[tuple[int, int, int, int], ...] = ()
 
 
 Outcome = Done | Refusal

@@ -163,18 +163,20 @@ def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> 
     states = tuple(drafts_beside(group.kind) if is_new else 0 for group in config.groups)
     copied = tuple(rewritten(state, start, group, table, begin, step, is_new) for group, table in groups)
     over = tuple(outgrown(state, slot, start, at, table, begin, step) for at, table in enumerate(tables))
-    num_new = sum(sum(takes) for takes in wants) + sum(states)
-    num_adopted = sum(block in state.queue for table in tables for block in table)
-    demand = num_new + sum(entry is not None for entry in copied) + num_adopted
+    news = tuple(sum(takes) + count for takes, count in zip(wants, states, strict=True))
+    by_group = tuple(
+        new + (entry is not None) + sum(block in state.queue for block in table)
+        for new, entry, table in zip(news, copied, tables, strict=True)
+    )
     whole = whole_demand(state, start, begin, step) if is_new and step.whole else 0
-    if max(num_kept(config, start, begin) + num_new, whole) > config.num_blocks - 1:
+    if max(num_kept(config, start, begin) + sum(news), whole) > config.num_blocks - 1:
         return Refusal(Reason.POOL_TOO_SMALL)
     num_freed = sum(holders(state, block) == 1 for blocks in let_go(start.tables, gone) for block in blocks)
-    needed = max(demand, whole - shared(state, tables, copied)) + spare(state, step, is_new)
+    needed = max(sum(by_group), whole - shared(state, tables, copied)) + spare(state, step, is_new)
     missing = needed - len(state.queue) - num_freed
     if missing > 0:
-        return Refusal(Reason.NO_FREE_BLOCKS, missing, num_waiting(state))
-    return with_copies(state, Fits(demand, tables, gone, wants, states, copied, over), missing, is_new)
+        return Refusal(Reason.NO_FREE_BLOCKS, missing, num_waiting(state), by_group)
+    return with_copies(state, Fits(by_group, tables, gone, wants, states, copied, over), missing, is_new)
 
 
 def with_copies(state: State, plan: Fits, missing: int, is_new: bool) -> Fits:
@@ -186,7 +188,8 @@ def with_copies(state: State, plan: Fits, missing: int, is_new: bool) -> Fits:
     if missing + len(over) > 0 or any(target in over for _, _, target in state.copies):
         return plan
     copied = tuple(one if one is not None else other for one, other in zip(plan.copied, plan.outgrown, strict=True))
-    more = replace(plan, demand=plan.demand + len(over), saves=True)
+    by_group = tuple(count + (entry is not None) for count, entry in zip(plan.by_group, plan.outgrown, strict=True))
+    more = replace(plan, by_group=by_group, saves=True)
     return replace(more, copied=copied, outgrown=()) if is_new else more
 
 

@@ -20,7 +20,7 @@ from .keeping import lacks_passing, serve_passing, spares_of
 from .lru import LRU
 from .outcomes import Done, Step
 from .plans import plan_growth
-from .retention import counted, floors_of, held_by_tenants, in_order, is_over, tenant_of, totals
+from .retention import counted, floors_of, guarded, held_by_tenants, in_order, is_over, tenant_of, totals
 from .state import Config, Running, State, Waiting, initial, key, sharers
 from .step_laws import taken
 
@@ -58,21 +58,19 @@ def lapsed(state: State) -> State:
 
 def law_hints_end(before: State, done: Done) -> bool:
     """HINT-2: blocks go by what counts of them now: after its time, and of what was there before, nothing does."""
-    added = before.config.added
-    return bool(added.floors) or not added.retains or is_as_if(before, lapsed(before), done)
+    blocks, added = taken(done), before.config.added
+    if added.floors or not added.retains or not set(blocks) <= set(before.queue):
+        return True
+    own = frozenset(before.queue) & {*done.state.queue, *blocks}  # no hit has adopted them
+    now = unguarded(lapsed(before), done)
+    return blocks == tuple(block for block in in_order(now, 0, len(now.queue)) if block in own)[: len(blocks)]
 
 
-def is_as_if(before: State, other: State, done: Done) -> bool:
-    """Return whether a step took what would have been taken in another state: what was free by then, in its order."""
-    blocks = taken(done)
-    order = in_order(other, 0, len(before.queue))
-    left = tuple(block for block in order if block not in adopted(before, done))
-    return not set(blocks) <= set(before.queue) or blocks == left[: len(blocks)]
-
-
-def adopted(before: State, done: Done) -> frozenset[int]:
-    """Return the blocks of a hit that a step took out of the queue with what was in them."""
-    return frozenset(before.queue) - frozenset(done.state.queue) - frozenset(taken(done))
+def unguarded(before: State, done: Done) -> State:
+    """Return a state with the candidates that a step lets go of: they push others out of the guard (HINT-3)."""
+    after, free = done.state, frozenset(done.state.queue) - frozenset(before.queue)
+    fresh = tuple({block for block, _ in after.keys if block in free and not after.marks[block].passing})
+    return guarded(replace(before, queue=before.queue + fresh), fresh)
 
 
 def law_floors_fit(state: State) -> bool:
@@ -128,12 +126,12 @@ def law_free_block_can_be_taken(state: State) -> bool:
 def law_passing_go_first(before: State, done: Done) -> bool:
     """POLICY-4: an ordinary candidate goes only if few passing ones are free, and all of them were let go of later."""
     added, after = before.config.added, done.state
-    gone = tuple(at for at, block in enumerate(before.queue) if block in taken(done) and is_ordinary(before, block))
-    if not added.keeps or added.floors or not gone:
+    if not added.keeps or added.floors:
         return True
-    left = frozenset(block for block in after.queue if is_free_to_pass(after, block))
-    is_oldest = not any(is_free_to_pass(before, block) and block in left for block in before.queue[: max(gone)])
-    return is_oldest and len(left) <= spares_of(after)
+    now, left = unguarded(before, done), frozenset(block for block in after.queue if is_free_to_pass(after, block))
+    gone = tuple(at for at, block in enumerate(before.queue) if block in taken(done) and is_ordinary(now, block))
+    is_oldest = not any(is_free_to_pass(now, block) and block in left for block in before.queue[: max(gone, default=0)])
+    return not gone or (is_oldest and len(left) <= spares_of(after))
 
 
 def law_spares_are_learned(before: State, done: Done) -> bool:
@@ -147,8 +145,10 @@ def law_spares_are_learned(before: State, done: Done) -> bool:
         return after.share == before.share
     admitted = tuple((old, new) for old, new in begun if isinstance(new, Running) and not isinstance(old, Running))
     waited = tuple(
-        old if isinstance(old, Waiting) else Waiting(new.prefix, found(before, new.prefix, LRU))
-        for old, new in admitted
+        each
+        for old, new in admitted  # it may have been looked up before, and again just now
+        for each in (old, Waiting(new.prefix, found(before, new.prefix, LRU)))
+        if isinstance(each, Waiting)
     )
     shows = any(lacks_passing(before, each) or serve_passing(before, each.hit.tables) for each in waited)
     is_small = sum(mark.spared for mark in after.marks) <= spares_of(after) <= after.config.num_blocks // 4

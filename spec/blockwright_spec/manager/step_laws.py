@@ -2,6 +2,7 @@
 
 from ..reads import Mamba, writes
 from .effects import target
+from .ending import cut_off
 from .lease import lease
 from .outcomes import Done
 from .state import (
@@ -25,7 +26,7 @@ from .units import is_before
 
 
 def law_table_is_append_only(before: State, done: Done) -> bool:
-    """STEP-1: entries of a table become null, are copied, or stay, new ones are appended, and the outcome says so."""
+    """STEP-1: entries become null, are copied, cut off or stay, new ones are appended, and the outcome says so."""
     pairs = zip(before.requests, done.state.requests, strict=True)
     both = tuple((old, new) for old, new in pairs if isinstance(new, Running))
     changed = tuple((old, new) for old, new in both if isinstance(old, Running) and old.tables != new.tables)
@@ -41,7 +42,10 @@ def table_after(table: Table, done: Done, at: int) -> Table:
     new = done.new[at] if done.new else ()
     target = next((block for group, _, block in copies(done) if group == at), NULL)
     entry = done.copied[at] if done.copied else None
-    kept = (NULL if place in gone else target if place == entry else block for place, block in enumerate(table))
+    if done.left:
+        return cut_off(done.state.config.groups[at], table, done.left[at])
+    first = {place: block for group, place, _, block in done.folded if group == at}
+    kept = (NULL if e in gone else target if e == entry else first.get(e, block) for e, block in enumerate(table))
     return (*kept, *new)
 
 
@@ -72,7 +76,7 @@ def law_taking_drops_its_key(before: State, done: Done) -> bool:
     """STEP-2: a taken block loses its key, no other does but duplicates (SHARE-4), unless by `reset` or `forget`.
 
     A state that is written over loses its own, or that goes to its copy (UNIT-7); a block that a newcomer writes over
-    loses those of what it writes over (UNIT-8). What is given up loses its own too.
+    loses those of what it writes over (UNIT-8). What is given up, or folded, loses its own too.
     """
     gone, kept = taken_at_most(done), frozenset(content for _, content in done.state.keys)
     over = written_over(before, done)
@@ -83,6 +87,7 @@ def law_taking_drops_its_key(before: State, done: Done) -> bool:
         if published[1] not in done.forgot
         if published not in done.given_up
         if published[0] not in done.outgrown
+        if published in done.state.keys or published[0] not in {own for *_, own, _ in done.folded}
         if published not in over
         if published in done.state.keys or not (before.config.added.retains and published[1] in kept)
     )
@@ -153,11 +158,11 @@ def begun(old: Request, new: Running, overlaps: bool) -> int:
 
 
 def law_newcomer_leaves_the_watermark(before: State, done: Done) -> bool:
-    """PLAN-2: a request that joins others leaves the watermark free."""
+    """PLAN-2: a request that joins others leaves the watermark free, unless it is a fork of one of them."""
     pairs = zip(before.requests, done.state.requests, strict=True)
     is_joined = any(isinstance(new, Running) and not isinstance(old, Running) for old, new in pairs)
     is_idle = len(before.queue) == before.config.num_blocks - 1
-    return not is_joined or is_idle or len(done.state.queue) >= before.config.watermark
+    return not (is_joined and done.new) or is_idle or len(done.state.queue) >= before.config.watermark
 
 
 def law_lease_is_quiet(before: State, done: Done) -> bool:

@@ -196,8 +196,8 @@ def law_states_are_two(state: State) -> bool:
 def law_state_is_single(state: State) -> bool:
     """MAMBA-2: a recurrent layer that caches nothing holds one block per request and one per draft within its table."""
     return state.config.caching or all(
-        len(table) == 1 + drafts_within(group.kind) and NULL not in table
-        for _, _, group, table in tables(state)
+        (len(table) == 1 + drafts_within(group.kind) and NULL not in table) or (not table and not request.written)
+        for request, _, group, table in tables(state)
         if isinstance(group.kind, Mamba)
     )
 

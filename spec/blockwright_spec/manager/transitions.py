@@ -166,6 +166,19 @@ def publish(state: State, slot: int, count: int, has_run: bool = True) -> Outcom
     # SAME: tables, queue, contents, keys published before.
 
 
+def publish_each(state: State, asks: tuple[tuple[int, int], ...], has_run: bool = True) -> Outcome:
+    """Publish for one request after another, or for none: pairs of slot and tokens, ``cache_blocks_batch``."""
+    # REFUSE
+    if len({slot for slot, _ in asks}) < len(asks):
+        return Refusal(Reason.REPEATED)
+    if refusal := next((each for ask in asks if isinstance(each := publish(state, *ask, has_run), Refusal)), None):
+        return refusal
+    # EFFECT
+    first = publish(state, *asks[0], has_run) if asks else Done(state)
+    return publish_each(first.state, asks[1:], has_run) if isinstance(first, Done) and asks[1:] else first
+    # SAME: as in `publish`, for each request.
+
+
 def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     """Null the entries that are dead at `settled` tokens and release their blocks: ``remove_skipped_blocks``.
 

@@ -7,7 +7,7 @@ state that a recurrent layer goes on from, and the row through which all earlier
 from dataclasses import dataclass, replace
 
 from ..manager.state import NULL, Config, Copy, Table, span
-from ..reads import Cross, Kind, Mamba, reads, writes
+from ..reads import Cross, Kind, Mamba, entries, reads, writes
 from .rows import Row, RowRefusal, Rows, row_of
 
 
@@ -51,6 +51,28 @@ class Inputs:
     computed: tuple[int, ...]
     lengths: tuple[int, ...]
     encoder: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PageList:
+    """The pages of a step's requests in one line: those of request i are pages[starts[i]] .. pages[starts[i + 1] - 1].
+
+    `last` tokens are in the last page of each, and none where a request has no tokens.
+    """
+
+    starts: tuple[int, ...]
+    pages: Table
+    last: tuple[int, ...]
+
+
+def page_list(size: int, tables: tuple[Table, ...], lengths: tuple[int, ...]) -> PageList:
+    """Return the pages of `size` tokens with the first `lengths` positions of each request."""
+    counts = tuple(entries(size, length) for length in lengths)
+    return PageList(
+        tuple(sum(counts[:row]) for row in range(len(counts) + 1)),
+        tuple(block for table, count in zip(tables, counts, strict=True) for block in table[:count]),
+        tuple(length - max(count - 1, 0) * size for length, count in zip(lengths, counts, strict=True)),
+    )
 
 
 def end(work: Work) -> int:

@@ -15,7 +15,7 @@ from ..reads import Chunked, Cross, Group, Kind, Mamba, entries, peak
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The declaration of a layer: its kind, its tokens per block, and the bytes of a token or of a state."""
+    """The declaration of a layer: its kind, tokens per block, and the bytes of a token (with its scales) or a state."""
 
     kind: Kind
     block_size: int
@@ -55,7 +55,8 @@ class StoragePlan:
 
     `request_blocks` is the most that a request holds in all groups, as the plan reports it. Pages are multiples of
     `unit` bytes. Each group adds the share `group_cost` to a decode step. A plan is worth the longest requests that it
-    holds at once, divided by the time of a step; the share `loss` of that may be given up for fewer groups.
+    holds at once, divided by the time of a step; the share `loss` of that may be given up for fewer groups, and the
+    share `padding` of a request's memory may be waste.
     """
 
     layers: tuple[Layer, ...]
@@ -68,6 +69,7 @@ class StoragePlan:
     num_blocks: int
     request_blocks: int
     group_cost: Fraction = Fraction(0)
+    padding: Fraction = Fraction(1)
 
 
 def page(layer: Layer, block_size: int) -> int:
@@ -133,23 +135,28 @@ def used_bytes(plan: StoragePlan, group: PlannedGroup) -> int:
 
 
 def plain_plans(plan: StoragePlan) -> Iterator[tuple[int, int, int]]:
-    """Return the results of plain plans of the same layers: bytes of a block, blocks of a request, and groups.
+    """Return the results of plain plans within the permitted waste: bytes of a block, a request's blocks, groups.
 
     Blocks are as declared, and the layers of each kind go to groups in order, one for each tensor of a group.
     """
     kinds = tuple(dict.fromkeys(Group(layer.kind, layer.block_size) for layer in plan.layers))
     pages = tuple(tuple(page(layer, layer.block_size) for layer in plan.layers if like(layer, kind)) for kind in kinds)
     blocks = tuple(held(config_of(plan), kind, plan.limits) for kind in kinds)
+    used = sum(count * sum(own) for count, own in zip(blocks, pages, strict=True))
+    found = (plain_plan(plan.unit, pages, blocks, tensors) for tensors in range(1, max(map(len, pages)) + 1))
+    return (each for each in found if each[0] * each[1] - used <= plan.padding * each[0] * each[1])
+
+
+def plain_plan(
+    unit: int, pages: tuple[tuple[int, ...], ...], blocks: tuple[int, ...], tensors: int
+) -> tuple[int, int, int]:
+    """Return the result of one of them: by the pages of each kind's layers, and the blocks that a request holds."""
+    tops = (max(max(own[tensor::tensors], default=0) for own in pages) for tensor in range(tensors))
+    groups = tuple(entries(tensors, len(own)) for own in pages)
     return (
-        (
-            sum(
-                whole(max(max(own[tensor::tensors], default=0) for own in pages), plan.unit)
-                for tensor in range(tensors)
-            ),
-            sum(count * entries(tensors, len(own)) for count, own in zip(blocks, pages, strict=True)),
-            sum(entries(tensors, len(own)) for own in pages),
-        )
-        for tensors in range(1, max(map(len, pages)) + 1)
+        sum(whole(top, unit) for top in tops),
+        sum(count * number for count, number in zip(blocks, groups, strict=True)),
+        sum(groups),
     )
 
 

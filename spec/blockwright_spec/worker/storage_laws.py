@@ -4,7 +4,7 @@ from fractions import Fraction
 
 from ..law import listed
 from .input_laws import INPUT_LAWS, ROW_LAWS
-from .storage import StoragePlan, block_bytes, held_in_all, may_hold, page, plain_plans, used_bytes
+from .storage import StoragePlan, block_bytes, config_of, held, held_in_all, may_hold, page, plain_plans, used_bytes
 
 
 def law_layer_has_one_place(plan: StoragePlan) -> bool:
@@ -71,6 +71,14 @@ def law_no_plain_plan_is_worth_more(plan: StoragePlan) -> bool:
     )
 
 
+def law_waste_is_permitted(plan: StoragePlan) -> bool:
+    """LAYOUT-10: of the memory of a request of the maximum length, no more than the permitted share is waste."""
+    config = config_of(plan)
+    counts = tuple(held(config, group, plan.limits) for group in config.groups)
+    wasted = sum(count * group.waste for count, group in zip(counts, plan.groups, strict=True))
+    return wasted <= plan.padding * sum(counts) * block_bytes(plan)
+
+
 STORAGE_LAWS = (
     listed(law_layer_has_one_place, "vLLM get_kv_cache_config: kv_cache_groups"),
     listed(law_group_is_of_one_kind, "vLLM KVCacheGroupSpec"),
@@ -81,6 +89,7 @@ STORAGE_LAWS = (
     listed(law_waste_is_what_nobody_uses, "vLLM page_size_padded"),
     listed(law_page_is_whole, "vLLM page_size_padded"),
     listed(law_no_plain_plan_is_worth_more, "vLLM get_kv_cache_groups: the group size is chosen by a rule of thumb"),
+    listed(law_waste_is_permitted, "vLLM page_size_padded"),
 )
 """Every law of plans."""
 

@@ -13,7 +13,6 @@ import pytest
 from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.checker.lockstep import act
 from blockwright_conformance.kv_cache.abstraction import differences, expected
-from blockwright_conformance.kv_cache.actions import meaning
 from blockwright_conformance.kv_cache.adapter import Found, Observation, Served
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.lockstep import compare, misheard, misreported
@@ -127,7 +126,7 @@ def faults(answer: ManagerOutcome, **reply: Any) -> list[str]:
     return compare(replace(answer, state=initial(CONFIG, 2)), Reply(**reply), adapter, adapter.observe(("r0", "r1")))
 
 
-DONE = meaning(initial(CONFIG, 2), Admit(0, PROMPT, Step(5)))
+DONE = Admit(0, PROMPT, Step(5)).meaning(initial(CONFIG, 2))
 NOT_NOW = ManagerOutcome(initial(CONFIG, 2), (), Refusal(Reason.NO_FREE_BLOCKS))
 WRONG = ManagerOutcome(initial(CONFIG, 2), (), Refusal(Reason.NO_TOKENS))
 STALE = ManagerOutcome(initial(CONFIG, 2), (), Refusal(Reason.HIT_STALE))

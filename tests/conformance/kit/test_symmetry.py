@@ -14,7 +14,7 @@ from math import factorial
 import pytest
 
 from blockwright_conformance.checker.explore import Explorer, Node
-from blockwright_conformance.kv_cache.actions import enabled, meaning
+from blockwright_conformance.kv_cache.actions import enabled
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.scopes import Scope, of_groups, of_row
 from blockwright_conformance.kv_cache.symmetry import Form, Names, form, slot_form
@@ -110,7 +110,7 @@ def mirror(state: State) -> State:
 
 def successors(small: Scope, state: State, names: Names) -> set[bytes]:
     """The states one action away, up to names."""
-    return {names.digest(meaning(state, action).state) for action in enabled(small, state)}
+    return {names.digest(action.meaning(state).state) for action in enabled(small, state)}
 
 
 @pytest.mark.parametrize("kind", [Full(), Sliding(2)], ids=str)

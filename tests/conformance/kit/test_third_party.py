@@ -313,8 +313,7 @@ def test_pytest_fails_an_expected_failure_that_does_not_show(tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed, 1 xfailed" in done.stdout
     done = run_kit(tmp_path, *options, "--blockwright-expected", "stale.toml")
-    assert done.returncode == 1
-    assert "no-hits" in done.stdout
+    assert (done.returncode, "no-hits" in done.stdout) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -328,8 +327,7 @@ def test_pytest_fails_an_expected_failure_that_does_not_show(tmp_path: Path) -> 
 )
 def test_pytest_tells_wrong_options(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
     done = run_kit(tmp_path, *options)
-    assert done.returncode != 0
-    assert words in done.stdout + done.stderr
+    assert (done.returncode != 0, words in done.stdout + done.stderr) == (True, True)
 
 
 def test_conform_takes_a_list_of_expected_failures(tmp_path: Path) -> None:
@@ -342,8 +340,7 @@ def test_conform_takes_a_list_of_expected_failures(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "expected, no-trim: We trim with the next step." in done.stdout
     done = conform(tmp_path, *command, "--expected", "nothing.toml")
-    assert done.returncode == 2
-    assert "--expected: " in done.stderr
+    assert (done.returncode, "--expected: " in done.stderr) == (2, True)
 
 
 def test_a_scope_that_ends_with_an_error_is_a_row_beside_the_others(tmp_path: Path) -> None:

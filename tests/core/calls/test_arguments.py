@@ -198,6 +198,7 @@ FITTING: dict[str, Callable[[], Any]] = {
     "bytes": lambda: b"x" * 16,
     "object": lambda: [1],
     "Any": object,
+    "Pairs": list,
     "MultiModalItem": lambda: blockwright.MultiModalItem("i", 0, 1),
     "EvictionPolicy": First,
     "BlockHint": offload.BlockHint,

@@ -40,7 +40,7 @@ def test_rows_begin_empty(count: int) -> None:
     batch = batch_of(count)
     assert list(batch.rows.tables) == [0] * (count * (sum(WIDTHS) + len(WIDTHS)))  # entries, and how many there are
     assert list(batch.words) == [0] * (2 * TOKENS)  # positions, and the slots of one group
-    assert list(batch.counts) == [0] * (4 * count + 1 + 3 * count)  # and of the other, states to read and to write
+    assert list(batch.counts) == [0] * (5 * count + 2 + 3 * count)  # and of the other, states to read and to write
     assert (batch.num_requests, batch.num_tokens, batch.max_query_len, batch.max_seq_len) == (0, 0, 0, 0)
     assert (list(batch.rows.request_ids), batch.rows.num_changes) == ([], 0)
 

@@ -192,10 +192,14 @@ def copies(count: int) -> None:
 def test_memory_does_not_grow(use: Callable[[int], None]) -> None:
     count = 1_000_000 if COMPILED else 30_000
     use(count // 10)
-    before, objects = resident(), sys.getallocatedblocks()
-    use(count)
-    assert resident() - before < 2**20
-    assert sys.getallocatedblocks() - objects < 1000
+
+    def grows() -> bool:
+        before, objects = resident(), sys.getallocatedblocks()
+        use(count)
+        return resident() - before >= 2**20 or sys.getallocatedblocks() - objects >= 1000
+
+    # What pytest's own thread receives meanwhile (its next tests) comes once; a leak comes each time.
+    assert not (grows() and grows())
 
 
 # ---------------------------------------------------------------------- extremes

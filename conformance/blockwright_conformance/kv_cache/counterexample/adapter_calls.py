@@ -55,7 +55,7 @@ def due(world: Any, state: State, action: Any, outcome: Any, call: Made) -> Any:
         return Wrong(reason.value[1], "stale" if reason is Reason.HIT_STALE else "errors")
     if call.name in ("allocate", "commit"):
         return outcome.steps[-1][1].new if outcome.steps else None
-    if call.name == "allocate_each":
+    if call.name.startswith("allocate_each"):
         return [step.new for _, step in outcome.steps], reason is None
     return reason is None if call.name in ("fork", "reset") else ANYTHING
 
@@ -165,7 +165,7 @@ class AdapterCalls(Written):
             if not taken <= wanted:
                 yield f"taken = {{block for table in {line} for block in table if block}}"
                 yield f"assert taken <= {sorted(wanted)}  # the free blocks".replace("[", "{").replace("]", "}")
-        elif call.name == "allocate_each":
+        elif call.name.startswith("allocate_each"):
             if ([each.new for each in answer[0]], answer[1]) != wanted:
                 yield f"served, whole = {line}"
                 yield f"assert ([each.new for each in served], whole) == {wanted}"

@@ -600,6 +600,29 @@ class Request:
             return read_i32_le(self._prompt, position * 4)
         return self._output[position - self._num_prompt]
 
+    def sync(self, token_ids: Sequence[int]) -> int:
+        """Append those of the engine's own tokens that are not known yet; return how many. O(new tokens).
+
+        An engine that keeps one list of prompt and output tokens needs no second one:
+        ``request.sync(sequence.token_ids)`` before each step. Tokens that are known already are not read again.
+
+        Args:
+            token_ids: all tokens, the prompt first: what can be sliced and then taken by `append_output_token_ids`.
+
+        Raises:
+            InvalidArgumentError: fewer tokens than are known, or one that is wrong; nothing is appended.
+        """
+        known = self.num_tokens
+        count = len(token_ids) - known
+        if count < 0:
+            raise InvalidArgumentError(
+                f"token_ids: {self._request_id!r} has {known} known tokens, which are not taken back, not "
+                f"{len(token_ids)}; give the prompt with the output"
+            )
+        if count > 0:
+            self.append_output_token_ids(token_ids[known:])
+        return count
+
     def append_output_token_ids(self, token_ids: int | Sequence[int]) -> None:
         """Append accepted output tokens; blocks that become full are hashed when their keys are needed.
 

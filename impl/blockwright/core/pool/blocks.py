@@ -16,6 +16,8 @@ from blockwright.errors import InvalidArgumentError, UnsupportedError
 class KVCacheBlocks:
     """Blocks of one request, a list per group; they belong to one pool, so send `get_block_ids()` to other processes.
 
+    The answer of a call for slots also says what else that call changed, as a `BatchAllocation` does.
+
     Attributes:
         ids: one buffer of block ids per group (``vec[i32]``; numpy and torch view it without a copy). Do not write.
     """
@@ -27,6 +29,40 @@ class KVCacheBlocks:
         self.ids = ids
         self._request: Request | None = None  # for which they were looked up, and when
         self._version: i64 = 0
+        # Entries that became null, group after group, and how many of each run of groups; what was put in place.
+        self._nulled: vec[i32] = vec[i32]()
+        self._nulled_each: vec[i32] = vec[i32]()
+        self._runs: vec[i32] = vec[i32]()
+        self._replaced: vec[i32] = vec[i32]()
+
+    def note(self, nulled: vec[i32], nulled_each: vec[i32], runs: vec[i32], replaced: vec[i32]) -> None:
+        """Note what the call that answers with these blocks changed in the request's tables. Takes no memory."""
+        self._nulled = nulled
+        self._nulled_each = nulled_each
+        self._runs = runs
+        self._replaced = replaced
+
+    @property
+    def nulled_entries(self) -> tuple[list[int], ...]:
+        """Table indices that became null in the call, since no later token reads them, a list per group. O(entries)."""
+        found: list[list[int]] = [[] for _ in self.ids]
+        at: i64 = 0
+        start: i64 = 0
+        while len(self._nulled) > 0 and at < i64(len(found)):
+            stop: i64 = i64(self._runs[at])
+            count: i64 = i64(self._nulled_each[at])  # in each group of a run
+            while at < stop:
+                end = start + count
+                found[at] = [int(entry) for entry in self._nulled[start:end]]
+                start = end
+                at += 1
+        return tuple(found)
+
+    @property
+    def replaced_entries(self) -> list[tuple[int, int, int]]:
+        """Group, table index and new block of each entry that is copied, as its block is shared. O(entries)."""
+        numbers = [int(number) for number in self._replaced]
+        return [(numbers[i + 1], numbers[i + 2], numbers[i + 3]) for i in range(0, len(numbers), 4)]
 
     def stamp(self, request: Request) -> None:
         """Note that the blocks have just been looked up for a request."""

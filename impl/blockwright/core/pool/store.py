@@ -614,6 +614,37 @@ class BlockStore:
         if self._journal is not None:
             self._journal.forgot(block, low, high, group, was_last)
 
+    def first_held(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> i64:
+        """Return the block published first of those with the content of a request's block `index` that tables hold.
+
+        That is the block itself where no other has it. Not where hits may end inside blocks. O(duplicates).
+        """
+        rings = self._index
+        if not rings.has_key(block) or rings.is_single(block):
+            return block
+        low, high, _ = rings.key(block)
+        other = oldest = rings.find(low, high, group)
+        while other != 0 and other != block:
+            is_shared = self.ref_count(other) > self._num_others(other)
+            if is_shared and self.carries(other, keys, index, group, block_size):
+                return other
+            other = rings.next_duplicate(other, oldest)
+        return block
+
+    def _drop_double(self, block: i64) -> None:
+        """Take its key from a block that one table holds, and that others carry as well. O(duplicates). law: FOLD-1."""
+        order, passing = self._order, self._passing
+        if order is not None:
+            self._forget_double(order, block)
+        else:
+            low, high, group = self._index.key(block)
+            was_last = self._index.drop(block)
+            if self._journal is not None:
+                self._journal.forgot(block, low, high, group, was_last)
+        if passing is not None:
+            passing.note(block, False)
+            passing.renew(block)
+
     def _leave_alone(self, order: CandidateOrder, ids: vec[i32], start: i64, stop: i64) -> None:
         """Take the content from candidates with the same content as a range of held blocks. law: SHARE-4."""
         index, rows = self._index, self._rows

@@ -36,12 +36,13 @@ from blockwright.errors import DuplicateRequestError, InvalidArgumentError
 
 
 def grow_each(
-    state: State, batch: list[Request], each: i64, news: vec[i64], aheads: vec[i64], drafts: vec[i64]
+    state: State, batch: list[Request], each: i64, news: vec[i64], aheads: vec[i64], drafts: vec[i64], is_delayed: bool
 ) -> BatchAllocation:
     """Grow requests in order until one does not fit; those before it keep their slots: ``allocate_slots_batch``.
 
     Empty counts mean the same for all: `each` new tokens, no lookahead, no drafts.
     """
+    state.changes.ask.is_delayed = is_delayed
     size: i64 = len(batch)
     changes = state.changes
     changes.clear()
@@ -95,7 +96,7 @@ def count_each(
     state.num_batches += 1
     number, owner = state.num_batches, state.owner
     config = state.config
-    is_plain = not config.overlaps and len(drafts) == 0
+    is_plain = not config.overlaps and len(drafts) == 0 and not notes_delay(state)
     most: i64 = 0  # tokens up to which a plain step that goes on from what is written cannot be wrong
     if config.most_drafts < 0:
         most = config.max_len
@@ -164,7 +165,7 @@ def check_one(
         if tables.batch == state.num_batches:
             raise DuplicateRequestError(f"requests: {request.request_id!r} is twice in the batch")
         tables.batch = state.num_batches
-        if drafts == 0 and is_in_place(state, request, tables, new, ahead):
+        if drafts == 0 and not notes_delay(state) and is_in_place(state, request, tables, new, ahead):
             state.changes.any_in_place = True
             return
     ask.new = new
@@ -174,6 +175,11 @@ def check_one(
     if is_new:  # before anything changes, so that the error of one request leaves the others as they were
         fits(state, request, None, ask)
         refuse_never(state, request, None, ask)
+
+
+def notes_delay(state: State) -> bool:
+    """Return whether each step of a batch notes that it puts publication off, as a part of a block may be due then."""
+    return state.changes.ask.is_delayed and state.config.unit > 0
 
 
 def take_back(state: State, batch: list[Request], start: i64) -> None:

@@ -148,7 +148,7 @@ def serve(state: State, request: Request, tables: RequestTables | None, ask: Ste
         state.journal._stamp()
     try:
         ready = prepare(state, request, tables, ask, changes)
-        given = room_for(state, ready, changes)
+        given = room_for(state, ready, ask, changes)
         if state.config.overlaps and ask.new > 0:  # the last that takes memory
             state.steps[-1].record(ready, ask.new, ask.drafts)
         # From here on nothing takes memory, so that an error can only come from outside: an interrupt, or an event.
@@ -160,9 +160,10 @@ def serve(state: State, request: Request, tables: RequestTables | None, ask: Ste
         raise
 
 
-def room_for(state: State, ready: RequestTables, changes: StepScratch) -> KVCacheBlocks:
-    """Return a result with room for the entries that a step appends."""
-    if changes.grown == 0:
+def room_for(state: State, ready: RequestTables, ask: StepRequest, changes: StepScratch) -> KVCacheBlocks:
+    """Return a result with room for the entries that a step appends, and for what else it changes."""
+    copies = ready.is_forked or ask.hit_length % state.config.whole_alignment != 0
+    if changes.grown == 0 and len(changes.nulled) == 0 and not copies:
         return state.nothing
     ids: list[vec[i32]] = []
     num_groups = state.config.num_groups
@@ -171,11 +172,16 @@ def room_for(state: State, ready: RequestTables, changes: StepScratch) -> KVCach
         # The answer is made before the change: handing out blocks and then failing would leak them.
         ids.append(zeros32(i64(len(ready.by_group[at].blocks)) - changes.held_in(at)))
         at += 1
-    return KVCacheBlocks(state.pool, ids)
+    blocks = KVCacheBlocks(state.pool, ids)
+    if len(changes.nulled) > 0:
+        blocks.note(changes.nulled, changes.nulled_each[:], changes.runs, changes.replaced)
+    return blocks
 
 
 def filled(given: KVCacheBlocks, ready: RequestTables, changes: StepScratch) -> KVCacheBlocks:
     """Return a result with the blocks that a step has appended."""
+    if len(changes.replaced) > 0:
+        given.note(given._nulled, given._nulled_each, changes.runs, changes.replaced)
     at: i64 = 0
     while changes.grown > 0 and at < i64(len(given.ids)):
         ids = given.ids[at]
@@ -357,6 +363,7 @@ def act(
         if ask.settled >= tables.trim_at:
             trim_dead(state, tables, changes)
         if tables.is_forked:
+            publish_due(state, tables, request)  # of the block that the step before wrote
             unshare(state, tables, ask, changes)
         if ask.outgrown > 0:
             publish_due(state, tables, request)

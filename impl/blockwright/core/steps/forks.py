@@ -49,6 +49,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         new.tails = tables.tails
         new.end_tails = tables.end_tails
         new.is_delayed = tables.is_delayed
+        new.num_folded = tables.num_folded
         new.checkpoint = tables.checkpoint
         state.running[child._request_id] = new
         given = KVCacheBlocks(state.pool, [table.blocks[:] for table in by_group])

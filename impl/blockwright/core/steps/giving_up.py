@@ -23,10 +23,11 @@ def num_kept(state: State, tables: RequestTables, computed: i64) -> i64:
     return max(computed, tables.num_settled)
 
 
-def give_up(state: State, tables: RequestTables, kept: i64) -> None:
+def give_up(state: State, tables: RequestTables, kept: i64) -> bool:
     """Let nothing be found that a request published behind `kept` tokens, nor what came of that. law: GIVEN-1, GIVEN-2.
 
-    O(entries behind them); if other requests hold some of these blocks, O(blocks of running requests) for each of them.
+    Return whether other requests hold some of it. O(entries behind them); if others do, O(blocks of running requests)
+    for each of them.
     """
     gone: set[int] = set()
     unpublish(state, tables, kept, gone)
@@ -45,6 +46,7 @@ def give_up(state: State, tables: RequestTables, kept: i64) -> None:
                     lose(state, other)
                     unpublish(state, other, max(start, kept), gone)
                     is_done = False
+    return len(gone) > 0
 
 
 def lose(state: State, tables: RequestTables) -> None:
@@ -65,8 +67,9 @@ def unpublish(state: State, tables: RequestTables, start: i64, gone: set[int]) -
             units: i64 = 0
             if unit > 0 and entry * size < start:
                 units = (start - entry * size) // unit
-            is_behind = block != 0 and (pool._unpublish(block, units) or entry * size >= start)
-            if is_behind and pool.num_sharers(block) > 1:
+            # What was forgotten meanwhile has no key, but whoever has begun on it still reads it.
+            is_cut = entry * size >= start or start < tables.num_written
+            if block != 0 and (pool._unpublish(block, units) or is_cut) and pool.num_sharers(block) > 1:
                 gone.add(int(block))
             entry += 1
 

@@ -34,14 +34,22 @@ class Fits(Plan):
 
     Attributes:
         num_blocks: blocks that leave the free queue: new ones, and hits that are free now.
+        blocks_by_group: how many of them each group of layers takes.
     """
 
     def __init__(
-        self, request: Request, ask: StepRequest, owner: i64, version: i64, request_version: tuple[int, ...]
+        self,
+        request: Request,
+        ask: StepRequest,
+        owner: i64,
+        version: i64,
+        request_version: tuple[int, ...],
+        blocks_by_group: list[int],
     ) -> None:
         """Keep the counts, and the version of the state in which they were made."""
         super().__init__(request.request_id)
         self.num_blocks: int = ask.demand
+        self.blocks_by_group = blocks_by_group
         self._request = request
         self._ask = ask
         self._owner: i64 = owner
@@ -66,6 +74,7 @@ class NotNow(Plan):
         blocks_behind_loads: blocks that become free when a load ends, by the id of the request that was released
             meanwhile.
         num_held_externally: blocks held from outside, as a connector does with `BlockPool.touch`.
+        blocks_by_group: how many blocks the step would take in each group of layers.
     """
 
     def __init__(
@@ -76,6 +85,7 @@ class NotNow(Plan):
         blocks_behind_steps: dict[int, int] | None = None,
         blocks_behind_loads: dict[str, int] | None = None,
         num_held_externally: int = 0,
+        blocks_by_group: list[int] | None = None,
     ) -> None:
         super().__init__(request_id)
         self.num_missing_blocks = num_missing_blocks
@@ -83,6 +93,7 @@ class NotNow(Plan):
         self.blocks_behind_steps: dict[int, int] = {} if blocks_behind_steps is None else blocks_behind_steps
         self.blocks_behind_loads: dict[str, int] = {} if blocks_behind_loads is None else blocks_behind_loads
         self.num_held_externally = num_held_externally
+        self.blocks_by_group: list[int] = [] if blocks_by_group is None else blocks_by_group
 
     @property
     def num_returning_blocks(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
+from blockwright.core.keys.packed import zeros64
 from blockwright.core.keys.request import MAX_LENGTH, Request, count_of
 from blockwright.core.pool.pool import BlockPool
 from blockwright.core.steps.outcomes import Fits, Never, NotNow, Plan
@@ -31,6 +32,8 @@ def fits(state: State, request: Request, tables: RequestTables | None, ask: Step
     ask.slots = min(ask.stop + ask.ahead, config.max_len)
     ask.demand = 0
     ask.outgrown = 0
+    if ask.is_planned:
+        ask.by_group, ask.saved_by_group = zeros64(config.num_groups), zeros64(config.num_groups)
     if tables is None:
         ask.settled = ask.begin
         count_new(state, request, ask)
@@ -63,6 +66,7 @@ def count_new(state: State, request: Request, ask: StepRequest) -> None:
     at: i64 = 0
     while at < num_groups:
         group = state.groups[at]
+        before, saved = ask.demand, ask.outgrown
         held: i64 = 0
         live: i64 = 0
         kept = group.first_kept(ask.resumed)
@@ -86,6 +90,9 @@ def count_new(state: State, request: Request, ask: StepRequest) -> None:
         missing = group.missing_in(held + group.num_dead(held, kept), ask) + group.num_states
         ask.demand += missing
         own += missing
+        if ask.is_planned:
+            ask.by_group[at] = ask.demand - before
+            ask.saved_by_group[at] = ask.outgrown - saved
         at += 1
     if ask.is_whole:
         whole = most_in_steps(state, tokens, ask)
@@ -150,12 +157,15 @@ def count_running(state: State, tables: RequestTables, ask: StepRequest) -> None
     while at < num_groups:
         group = state.groups[at]
         table = tables.by_group[at]
+        before = demand
         demand += group.missing_in(len(table.blocks), ask)
         if tables.is_forked and group.shared_entry(table, ask) >= 0:
             demand += 1
         if group.trims(table, ask.settled):
             # Dead entries are trimmed before blocks are taken, so the step may use the blocks that they free.
             gain += group.trim_gain(table, ask.settled)
+        if ask.is_planned:
+            ask.by_group[at] = demand - before
         at += 1
     ask.demand = demand
     ask.missing = demand - state.pool._num_free - gain
@@ -176,8 +186,16 @@ def planned(state: State, request: Request, tables: RequestTables | None, ask: S
     if not is_now:
         behind_steps, behind_loads = returning_blocks(state)
         outside = int(state.pool.num_held_externally)
-        return NotNow(name, int(ask.missing), int(state.pool._num_free), behind_steps, behind_loads, outside)
-    return Fits(request, ask, state.owner, state.pool._version, request_version(state, request, tables))
+        free = int(state.pool._num_free)
+        return NotNow(name, int(ask.missing), free, behind_steps, behind_loads, outside, by_group(ask))
+    version = request_version(state, request, tables)
+    return Fits(request, ask, state.owner, state.pool._version, version, by_group(ask))
+
+
+def by_group(ask: StepRequest) -> list[int]:
+    """Return the blocks that leave the free queue for a planned step, per group."""
+    saves: i64 = 1 if ask.saves else 0
+    return [int(count + saves * saved) for count, saved in zip(ask.by_group, ask.saved_by_group)]
 
 
 def returning_blocks(state: State) -> tuple[dict[int, int], dict[str, int]]:

@@ -7,11 +7,12 @@ flight, loads and forks are in `in_flight` and `forks`.
 from __future__ import annotations
 
 import operator
+from typing import cast
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.keys.request import Answer, Request
+from blockwright.core.keys.request import Answer, Request, no_request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import FORGET, HIT, LOOKUP, PUBLISH, RESET
 from blockwright.core.pool.tape import ADVANCE
@@ -19,7 +20,7 @@ from blockwright.core.steps.effects import hear, note_entries, note_release, not
 from blockwright.core.steps.keeping import trim_group
 from blockwright.core.steps.outcomes import Fits, Plan
 from blockwright.core.steps.plans import request_version
-from blockwright.core.steps.preconditions import leased, reach, tables_of, tables_running
+from blockwright.core.steps.preconditions import check_hit, check_keys, leased, reach, tables_of, tables_running
 from blockwright.core.steps.publication import (
     NOT_RUN,
     kept_inside,
@@ -41,9 +42,10 @@ from blockwright.core.steps.units import (
     reserve_tails,
     with_tail,
 )
+from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.table import RequestTables
 from blockwright.core.tables.window import common_hit, longest_of_all
-from blockwright.errors import InvalidArgumentError, StalePlanError
+from blockwright.errors import DuplicateRequestError, InvalidArgumentError, StalePlanError
 
 
 def find(state: State, request: Request, longest: i64) -> tuple[KVCacheBlocks, int]:
@@ -133,6 +135,18 @@ def parting(state: State, request: Request, max_length: i64) -> i64:
     return state.last_prompts.num_alike(request._words, count) * size // alignment * alignment
 
 
+def lock(state: State, request: Request, num_computed_tokens: int, hit: KVCacheBlocks) -> None:
+    """Hold the blocks of a hit from outside: ``lock``. law: OUTSIDE-1."""
+    ask = StepRequest()
+    check_hit(state, request, tables_of(state, request), ask, num_computed_tokens, hit)
+    if ask.hit_length > 0 and not hit.is_fresh(request):
+        check_keys(state, request)
+        for group, ids in zip(state.groups, hit.ids):
+            units = state.pool._units_for(request, group._block_size)
+            group.check_hit(ids, request.keys(units), ask.hit_length)
+    state.pool.touch([block for ids in hit.ids for block in ids])
+
+
 def commit(state: State, plan: Plan) -> KVCacheBlocks:
     """Carry out a plan and return the new blocks: ``commit``."""
     if not isinstance(plan, Fits):
@@ -151,20 +165,47 @@ def commit(state: State, plan: Plan) -> KVCacheBlocks:
 
 def publish(state: State, request: Request, num_computed_tokens: int, has_run: bool) -> None:
     """Publish the blocks filled up to some tokens, after publication was put off: ``cache_blocks``."""
+    count: i64 = check_publication(state, request, operator.index(num_computed_tokens))
+    publish_checked(state, request, count, has_run)
+
+
+def publish_each(state: State, batch: list[Request], counts: vec[i64], has_run: bool) -> None:
+    """Publish, for one request after another, the blocks filled up to some tokens; for all or none."""
+    state.num_batches += 1
+    for at, asked in enumerate(cast("list[object]", batch)):
+        if not isinstance(asked, Request):
+            raise no_request(asked)
+        request = asked
+        tables = tables_running(state, request)
+        if tables.batch == state.num_batches:
+            raise DuplicateRequestError(f"requests: {request.request_id!r} is twice in the batch")
+        tables.batch = state.num_batches
+        check_publication(state, request, int(counts[i64(at)]) if len(counts) > 0 else 0)
+    for at, request in enumerate(batch):
+        publish_checked(state, request, counts[i64(at)] if len(counts) > 0 else 0, has_run)
+
+
+def check_publication(state: State, request: Request, count: int) -> i64:
+    """Check that the blocks which some tokens fill may be published, and make their keys; return the tokens."""
     config = state.config
     tables = tables_running(state, request)
-    tables.request = request
-    count = operator.index(num_computed_tokens)
     # law: PUB-3
     done, what = (int(tables.num_settled), "settled") if config.settles else (reach(state, tables, count), "written")
     known = min(done, request.num_tokens)
     if not 0 <= count <= known:
         raise InvalidArgumentError(
             f"num_computed_tokens: must be within 0..{known}, the known and {what} tokens of "
-            f"{request.request_id!r}, not {num_computed_tokens}"
+            f"{request.request_id!r}, not {count}"
             + ("; settle_step publishes those of later steps" if config.settles else "")
         )
     make_keys(state, request, count)
+    return count
+
+
+def publish_checked(state: State, request: Request, count: i64, has_run: bool) -> None:
+    config = state.config
+    tables = tables_running(state, request)
+    tables.request = request
     reserve_tails(state, tables)
     # What is being loaded is not certain yet.
     is_delayed = tables.is_delayed and count < min(num_certain(tables, request), tables.num_written)

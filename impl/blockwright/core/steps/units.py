@@ -440,6 +440,8 @@ def count_outgrown(state: State, tables: RequestTables, ask: StepRequest) -> Non
         entry = outgrown_entry(state, tables, ask, at)
         if entry >= 0:
             ask.outgrown += 1
+            if ask.is_planned:
+                ask.saved_by_group[at] = 1
             is_copied = is_copied and not state.pool.is_destination(i64(tables.by_group[at].blocks[entry]))
         at += 1
     ask.saves = ask.outgrown > 0 and is_copied and ask.missing + ask.outgrown <= 0

@@ -38,7 +38,10 @@ class StepRequest:
         self.is_delayed = False
         self.hit: KVCacheBlocks | None = None
         self.hit_length: i64 = 0
+        # Of a plan, per group: the blocks that leave the free queue, and the states that it saves beside them.
         self.is_planned = False
+        self.by_group: vec[i64] = vec[i64]()
+        self.saved_by_group: vec[i64] = vec[i64]()
         # Counted.
         self.begin: i64 = 0
         self.known: i64 = 0

@@ -87,6 +87,7 @@ class RequestTables(ManagerTables):
         tails, num_tails: the lengths inside blocks that it is to publish, and how many of them it has.
         end_tails: those of them where recurrent layers publish the state.
         is_delayed: its last step put publication off. Kept only where hits may end inside blocks.
+        num_folded: tokens whose blocks were compared with those of others (`folding`).
         tenant, wish: the number of the tenant for which it takes blocks, and the hint for them. A wish never changes,
             so copies share it.
         by_group: the tables, one per group.
@@ -127,6 +128,7 @@ class RequestTables(ManagerTables):
         self.end_tails: vec[i64] = NO_WANTS
         self.num_tails: i64 = 0
         self.is_delayed = False
+        self.num_folded: i64 = 0
 
     def copy_for(self, owner: i64, by_group: list[GroupTable]) -> RequestTables:
         """Return a copy for another manager, which has copied the tables of the groups."""
@@ -154,6 +156,7 @@ class RequestTables(ManagerTables):
         twin.end_tails = self.end_tails
         twin.num_tails = self.num_tails
         twin.is_delayed = self.is_delayed
+        twin.num_folded = self.num_folded
         return twin
 
 

@@ -5,11 +5,7 @@ that they import, are read (`reading`); every name that is read of these objects
 served if all of them are in `SERVED`; otherwise it is refused by name when the scheduler is made. That is done for the
 connector that is configured, whatever package it comes from. One that is not vLLM's is followed further (`following`),
 and a line of the log says what could not be. `surface.json` has the same for every connector of the releases that were
-tried, and
-
-    python -m blockwright.engines.vllm.connectors
-
-prints it as the table of the documentation.
+tried.
 """
 
 from __future__ import annotations
@@ -28,10 +24,7 @@ from blockwright.engines.vllm.reading import Reader
 from blockwright.errors import UnsupportedError
 
 _LOGGER = logging.getLogger("vllm.blockwright")  # below vLLM's own, so that what it says appears where vLLM's does
-MOST_SAID = 5
-"""Places that a warning names at most."""
 
-_FACTORY = "distributed/kv_transfer/kv_connector/factory.py"
 _LIST = "vllm.distributed.kv_transfer.kv_connector.v1"
 _FOLLOWED = ("vllm.distributed.kv_transfer.", "vllm.v1.hisparse.", "vllm.v1.kv_offload.", "vllm.v1.simple_kv_offload.")
 
@@ -73,7 +66,8 @@ def _imports(tree: ast.Module, home: list[str]) -> Iterator[str]:
             yield from (each.name for each in node.names)
 
 
-def _file_of(package: Path, module: str) -> Path | None:
+def file_of(package: Path, module: str) -> Path | None:
+    """Return the source of a module of vLLM, None if there is none."""
     path = package.parent / module.replace(".", "/")
     return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()), None)
 
@@ -86,7 +80,7 @@ def _read(package: Path, file: Path) -> tuple[frozenset[str], tuple[Path, ...]]:
     reader.visit(tree)
     home = list(file.parent.relative_to(package.parent).parts) if file.is_relative_to(package.parent) else []
     names = {each for each in _imports(tree, home) if each.startswith(_FOLLOWED) and each != _LIST}
-    found = {_file_of(package, name) for name in names}
+    found = {file_of(package, name) for name in names}
     return frozenset(reader.names), tuple(each for each in found if each is not None)
 
 
@@ -101,22 +95,6 @@ def needs(package: Path, files: Iterable[Path]) -> list[str]:
             names |= found
             waiting += imported
     return sorted(names)
-
-
-def connectors_of(package: Path) -> dict[str, list[str]]:
-    """Return what each connector of the vLLM in a folder reads, by the name that it is configured with."""
-    tree = ast.parse((package / _FACTORY).read_text(encoding="utf-8"))
-    homes: dict[str, Path | None] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("register_connector") and len(node.args) == 3:
-            name, module, _ = (ast.literal_eval(each) for each in node.args)
-            homes[name] = _file_of(package, module)
-    for file in (package / _FACTORY).parent.glob("v1/*/connector.py"):  # some are named by their module alone
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            bases = map(ast.unparse, node.bases) if isinstance(node, ast.ClassDef) else ()
-            if isinstance(node, ast.ClassDef) and "KVConnectorBase_V1" in bases and "Base" not in node.name:
-                homes.setdefault(node.name, file)
-    return {name: needs(package, [file]) for name, file in sorted(homes.items()) if file is not None}
 
 
 def missing(names: Iterable[str]) -> list[str]:
@@ -158,7 +136,7 @@ def require_served(connector: Any) -> None:
             "Blockwright has not checked all that the connector %s does with vLLM's blocks: %s. What of vLLM's pool "
             "Blockwright does not offer is an error when it is read; unset BLOCKWRIGHT_VLLM if that happens",
             type(connector).__name__,
-            "; ".join(sorted(found.lost)[:MOST_SAID]),
+            "; ".join(sorted(found.lost)[:5]),
         )
 
 
@@ -167,24 +145,3 @@ def _source_of(kind: type) -> Path | None:
         return Path(inspect.getfile(kind)).resolve()
     except (OSError, TypeError):
         return None
-
-
-def table(releases: dict[str, Any]) -> str:
-    """Return the connectors of some releases, as in `surface.json`, as a table of what they read."""
-    names = sorted({name for surface in releases.values() for name in surface["connectors"]}, key=str.lower)
-    lines = ["| connector | reads, beside `block_pool` | |", "|---|---|---|"]
-    for name in names:
-        found = {key: each["connectors"][name] for key, each in releases.items() if name in each["connectors"]}
-        every = {each for own in found.values() for each in own}
-        reads = sorted({each.split("(")[0] if each.startswith("pool.") else each for each in every})
-        lacking = missing(reads)
-        kept = [f"`{each}`" for each in lacking or reads if each != "manager.block_pool"]
-        some = "" if len(found) == len(releases) else f" ({', '.join(found)})"
-        lines.append(f"| {name}{some} | {', '.join(kept) or 'nothing'} | {'refused' if lacking else 'served'} |")
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    from blockwright.engines.vllm.surface import known
-
-    print(table(known()))

@@ -34,29 +34,19 @@ _CAPTURES = {"locals", "vars", "globals", "eval", "exec", "setattr"}
 
 @dataclass
 class Found:
-    """What is known of a connector's sources so far.
+    """What is known of a connector's sources so far."""
 
-    Attributes:
-        roots: the connector's classes.
-        strangers: other connectors beside them, which are not read.
-        names: that it reads, as ``kind.name``; with "?" where it gives a default.
-        lost: what is done with the manager's objects that cannot be followed.
-        attributes, results: the kinds of attributes, and of what functions return.
-        arguments: of functions, and of classes as ``Class.__init__``: kinds by number or name.
-        others: attributes that hold something else as well.
-        functions: that have been read.
-        seen: where functions begin that have been read: file, line and name.
-    """
-
-    roots: set[str] = field(default_factory=set)
-    strangers: set[str] = field(default_factory=set)
-    names: set[str] = field(default_factory=set)
-    lost: set[str] = field(default_factory=set)
-    attributes: dict[str, str] = field(default_factory=dict)
+    roots: set[str] = field(default_factory=set)  # the connector's classes.
+    strangers: set[str] = field(default_factory=set)  # other connectors beside them, which are not read.
+    names: set[str] = field(default_factory=set)  # that it reads, as ``kind.name``; with "?" where it gives a default.
+    lost: set[str] = field(default_factory=set)  # what is done with the manager's objects that cannot be followed.
+    attributes: dict[str, str] = field(default_factory=dict)  # the kinds of attributes, and of what functions return.
     results: dict[str, str] = field(default_factory=dict)
+    # Of functions, and of classes as ``Class.__init__``: kinds by number or name.
     arguments: dict[str, dict[int | str, str]] = field(default_factory=dict)
-    others: set[str] = field(default_factory=set)
-    functions: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)  # attributes that hold something else as well.
+    functions: set[str] = field(default_factory=set)  # that have been read.
+    # Where functions begin that have been read: file, line and name.
     seen: set[tuple[str, int, str]] = field(default_factory=set)
 
     def size(self) -> int:

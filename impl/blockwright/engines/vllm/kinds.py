@@ -175,12 +175,10 @@ def translated(config: Any, dcp_world_size: int) -> KVCacheConfig:
 
 
 def checkpoint_rule(scheduler: Any) -> Callable[[int, int], int] | None:
-    """Return after which token of a prefill step, from its first to its end, the worker leaves a state inside; 0: none.
-
-    The worker goes by a rule of its own and asks no manager. It is followed where the state belongs to the entry that
-    the worker writes to, the last but one: hits end with blocks, and no block is computed again for a draft head. None
-    where it is not: the entry stays empty, and the worker leaves the state out.
-    """
+    """Return after which token of a prefill step, given its first and its end, the worker leaves a state; 0: none."""
+    # The worker goes by a rule of its own and asks no manager. It is followed where the state belongs to the entry that
+    # the worker writes to, the last but one: hits end with blocks, and no block is computed again for a draft head.
+    # None where it is not: the entry stays empty, and the worker leaves the state out.
     groups = scheduler.kv_cache_config.kv_cache_groups
     specs = [spec for group in groups if isinstance(spec := layer_spec(group.kv_cache_spec), interface.MambaSpec)]
     layouts = {
@@ -213,10 +211,8 @@ def checkpoint_rule(scheduler: Any) -> Callable[[int, int], int] | None:
 
 
 def next_trim(spec: KVCacheSpec, size: int) -> Callable[[int], int] | None:
-    """Return what says, of a count of tokens, at how many more a further table entry of a group is no longer read.
-
-    None of a group whose entries are read as long as the request runs.
-    """
+    """Return what says, of a count of tokens, at how many more a further table entry of a group is no longer read."""
+    # None of a group whose entries are read as long as the request runs.
     if isinstance(spec, SlidingWindowSpec):
         last = spec.sliding_window - 1
         return lambda count: (max(0, count - last) // size + 1) * size + last

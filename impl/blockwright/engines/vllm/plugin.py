@@ -69,10 +69,8 @@ def _replace() -> Any:
 
 
 def _watch(scheduler: Any, known: tuple[type, ...]) -> None:
-    """Let schedulers see, once they are made, whether it is our manager that they have, and whether it can serve them.
-
-    Then it is said, and again when they end. It is not told before: a plug-in that came later may have replaced it.
-    """
+    """Let schedulers see, once they are made, whether they have our manager, and whether it can serve them."""
+    # Then it is said, and again when they end. It is not told before: a plug-in that came later may have replaced it.
     made = scheduler.__init__
     if hasattr(made, "_asks"):
         return
@@ -99,10 +97,8 @@ def _watch(scheduler: Any, known: tuple[type, ...]) -> None:
 
 
 def _telling(shutdown: Any, scheduler_of: Callable[[Any], Any]) -> Any:
-    """Return a method that ends an engine or its scheduler, and first says so once.
-
-    A server ends its engine's process before the scheduler's turn has come, unless it is given time for that.
-    """
+    """Return a method that ends an engine or its scheduler, and first says so once."""
+    # A server ends its engine's process before the scheduler's turn has come, unless it is given time for that.
 
     @functools.wraps(shutdown)
     def ending(self: Any, *args: Any, **options: Any) -> Any:

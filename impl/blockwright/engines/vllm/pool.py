@@ -1,4 +1,4 @@
-"""The pool as vLLM's connectors know it: `blocks` by id, full hashes, holds, and the queue of free blocks.
+"""The pool and the coordinator as vLLM's connectors know them: `blocks` by id, full hashes, holds, the free queue.
 
 A connector may look at every block, hold one (`touch`) and let go of what it holds (`free_blocks`). Three things differ
 inside, and are translated here:
@@ -18,11 +18,16 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, overload
+from functools import partial
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
-from blockwright import BlockPool, KVCacheBlocks
+from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator
+
+from blockwright import KVCacheBlocks, KVCacheManager
+from blockwright.engines.vllm.settings import Settings
 from blockwright.errors import UnsupportedError
+from blockwright.kinds import FullAttentionSpec
 
 
 class MissingNameError(UnsupportedError, AttributeError):
@@ -112,10 +117,6 @@ class Block(View):
         """Hash by id."""
         return hash(self.block_id)
 
-    def __repr__(self) -> str:
-        """Describe the block in one line."""
-        return f"Block({self.block_id}, ref_cnt={self.ref_cnt})"
-
 
 class _End(Block):
     """Before the first free block, or behind the last."""
@@ -143,11 +144,7 @@ class _Blocks(Sequence[Block]):
     def __len__(self) -> int:
         return self._pool.core.num_blocks
 
-    @overload
-    def __getitem__(self, block_id: int) -> Block: ...
-    @overload
-    def __getitem__(self, block_id: slice) -> list[Block]: ...
-    def __getitem__(self, block_id: int | slice) -> Block | list[Block]:
+    def __getitem__(self, block_id: Any) -> Any:
         ids = range(len(self))[block_id]
         return Block(self._pool, ids) if isinstance(ids, int) else [Block(self._pool, each) for each in ids]
 
@@ -234,25 +231,19 @@ class Blocks(View):
         """Views of the blocks, a list per group. O(blocks)."""
         return tuple([[Block(self._pool, int(block)) for block in ids] for ids in self.own.ids])
 
-    def get_block_ids(self, allow_none: bool = False, *, group_ids: Any = None) -> tuple[list[int], ...] | None:
-        """Return the ids, a list per group; None if there are none at all and `allow_none`. O(blocks)."""
-        return self.own.get_block_ids(allow_none, group_ids=group_ids)
-
-    def get_unhashed_block_ids(self) -> list[int]:
-        """Return the ids of the first group's blocks that are neither null nor published. O(blocks)."""
-        return self.own.get_unhashed_block_ids()
-
-    def get_unhashed_block_ids_all_groups(self) -> list[list[int]]:
-        """Return the ids of the blocks that are neither null nor published, a list per group. O(blocks)."""
-        return self.own.get_unhashed_block_ids_all_groups()
+    def __getattr__(self, name: str) -> Any:
+        """Read ids of the blocks themselves."""
+        if name in ("get_block_ids", "get_unhashed_block_ids", "get_unhashed_block_ids_all_groups", "ids"):
+            return getattr(self.own, name)
+        return super().__getattr__(name)
 
     def new_empty(self) -> Blocks:
         """Return an object of the same groups without blocks."""
         return Blocks(self._pool, self.own.new_empty())
 
-    def __add__(self, other: Blocks) -> Blocks:
+    def __add__(self, other: Any) -> Blocks:
         """Return the blocks of both, group by group."""
-        return Blocks(self._pool, self.own + other.own)
+        return Blocks(self._pool, self.own + getattr(other, "own", other))
 
 
 class ByRequest(View, Mapping[str, Any]):
@@ -300,15 +291,11 @@ class Pool(View):
     replaces = "vllm.v1.core.block_pool", "BlockPool"
 
     def __init__(
-        self,
-        core: BlockPool,
-        sizes: Sequence[int],
-        hash_block_size: int | None,
-        publish: Callable[[], None],
-        metrics_collector: Any,
+        self, settings: Settings, core: KVCacheManager, publish: Callable[[], None], metrics_collector: Any
     ) -> None:
-        """Stand in front of a pool; nothing is kept before `keep_hashes`."""
-        self.core, self.sizes, self.hash_block_size, self._publish = core, sizes, hash_block_size, publish
+        """Stand in front of a manager's pool; nothing is kept before `keep_hashes`."""
+        self.core, self.sizes, self.hash_block_size = core.block_pool, settings.sizes, settings.hash_unit
+        self._publish = publish
         self.metrics_collector = metrics_collector
         self.blocks = _Blocks(self)
         self.free_block_queue = _FreeQueue(self)
@@ -333,10 +320,8 @@ class Pool(View):
         return self._hashes is not None
 
     def note(self, hashes: Iterable[tuple[bytes, bytes]]) -> None:
-        """Keep hashes by their keys, which are about to be published, or are already.
-
-        A key may begin another hash, which looks ahead. O(hashes), and O(num_blocks) now and then.
-        """
+        """Keep hashes by their keys, which are about to be published, or are already."""
+        # A key may begin another hash, which looks ahead. O(hashes), and O(num_blocks) now and then.
         kept = self._hashes
         if kept is None:
             return
@@ -405,10 +390,8 @@ class Pool(View):
         return self.core.get_usage()
 
     def get_cached_block(self, block_hash: bytes, kv_cache_group_ids: Sequence[int]) -> list[Block] | None:
-        """Return one block per group that holds the prefix with this hash, None unless all groups have one.
-
-        With a unit and EAGLE none is found, since keys look ahead.
-        """
+        """Return one block per group that holds the prefix with this hash, None unless all groups have one."""
+        # With a unit and EAGLE none is found, since keys look ahead.
         if not self.core.enable_caching:
             return None
         self.publish()
@@ -423,10 +406,8 @@ class Pool(View):
             self.count(hits=ids)
 
     def count(self, new: Iterable[int] = (), hits: Iterable[int] = ()) -> None:
-        """Tell the collector of blocks that were just taken, and of those hit.
-
-        vLLM counts any block that is taken again as evicted. Here only those are that were cached.
-        """
+        """Tell the collector of blocks that were just taken, and of those hit."""
+        # vLLM counts any block that is taken again as evicted. Here only those are that were cached.
         collector = self.metrics_collector
         evicted = {each.block_id for each in self.core.take_evictions()}
         for block_id in new:
@@ -443,3 +424,66 @@ class Pool(View):
     def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
         """Let go of each block once; the first one let go is evicted first."""
         self.core.free_blocks([block.block_id for block in ordered_blocks])
+
+
+@HybridKVCacheCoordinator.register
+class _Coordinator(View, SimpleNamespace):
+    """vLLM's coordinator; some connectors ask whether it is one of several groups."""
+
+    called = "kv_cache_manager.coordinator"
+
+
+class _Group(View, SimpleNamespace):
+    """vLLM's manager of one group."""
+
+    called = "single_type_manager"
+
+
+def coordinator_of(manager: Any, settings: Settings, hits: Callable[..., Any], demand: Callable[..., int]) -> Any:
+    """Return what takes the place of vLLM's coordinator in a manager; `hits` and `demand` are its counts."""
+    pool, names = manager.block_pool, manager.running.keys
+
+    def blocks_of(group: int, name: str) -> Any:
+        return manager.get_blocks(name).blocks[group]
+
+    def num_published(group: int, name: str) -> int:
+        return int(manager.core.num_published(name)[group])
+
+    groups = zip(settings.sizes, settings.declared.kv_cache_groups, strict=True)
+    return _Coordinator(
+        single_type_managers=tuple(
+            _Group(
+                block_size=size,
+                kv_cache_spec=group.kv_cache_spec,
+                kv_cache_group_id=number,
+                block_pool=pool,
+                enable_caching=settings.caches,
+                req_to_blocks=ByRequest(names, partial(blocks_of, number)),
+                num_cached_block=ByRequest(names, partial(num_published, number)),
+            )
+            for number, (size, group) in enumerate(groups)
+        ),
+        block_pool=pool,
+        kv_cache_config=settings.declared,
+        enable_caching=settings.caches,
+        group_block_sizes=settings.sizes,
+        scheduler_block_size=settings.whole,
+        retention_interval=settings.interval,
+        get_blocks=lambda name: manager.get_blocks(name).blocks,
+        enable_partial_hash_hits=settings.has_states and settings.match_unit is not None,
+        full_attention_group_id=next(
+            (number for number, spec in enumerate(settings.specs) if isinstance(spec, FullAttentionSpec)), None
+        ),
+        get_num_blocks_to_allocate=demand,
+        find_longest_cache_hit_per_group=hits,
+    )
+
+
+class NoBlocks(Blocks):
+    """What most steps answer: the scheduler asks every answer for its ids, and this one costs it least."""
+
+    __slots__ = ()
+
+    def get_block_ids(self, allow_none: bool = False, *, group_ids: Any = None) -> tuple[list[int], ...] | None:
+        """Return no ids, a list per group; None if `allow_none`."""
+        return None if allow_none else tuple([] for _ in (self.own.ids if group_ids is None else group_ids))

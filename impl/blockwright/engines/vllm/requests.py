@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from blockwright import GivenHasher, Request
 from blockwright.core.keys.request import MAX_TOKEN_ID
 from blockwright.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from blockwright.engines.vllm.settings import Settings
 
 NEVER = -1
 """A bound that no step is within: the manager is asked."""
@@ -19,38 +23,31 @@ class Twin:
     """What the adapter knows of one vLLM request while both live; it hangs on the request (`_blockwright`).
 
     All are counts of tokens. Beside it hangs `_blockwright_quiet`: a step that ends at or before it changes no table.
-
-    Attributes:
-        request: the manager's request, which learns tokens late: before lookups and publications.
-        certain: cannot go back.
-        written: have slots, as far as the manager has heard; steps that changed no table may have gone further.
-        published: may be found by lookups.
-        due: given slots, and to be found by the next lookup as far as they are known.
-        fill: where the first block ends that is neither published nor due.
-        cover: slots that all tables have.
-        trim: from when on a further table entry is not read.
-        table: a step that ends beyond it needs the manager.
-        loading: tokens of the hit under a load, and of the load; None where none is under way.
-        is_exact, end: of the last step that the manager has heard of, whether it ends within the known tokens, and the
-            last block end that it may pass; where layers are recurrent.
-        early: its known tokens, whose blocks other layers have yet to publish; where layers are recurrent.
-        junction: up to where other layers had the prefix at the last lookup, if that was beyond the hit.
-        noted: hashes that were kept for a connector, by their number.
-        offered: of each group with recurrent states, the tokens of the last one that a connector was offered.
-        takes_whole: whether its next hit is to end with blocks, since a connector brings what follows.
-        lookahead: tokens behind a block that its hash also covers (0.33); the block is published once they are known.
-        is_session: further turns may be added to it (vLLM's resumable requests), of which none is told.
-        num_prompt: of its turns so far, as vLLM counts the prompt. It grows with a turn, and with nothing else.
-        heard: of a session, tokens that were known when its last step was given slots, or was said to be computed. What
-            comes after them may be dropped with the next turn, so nothing is learned of it, trimmed by it or published.
-        stop: of a session, where that step ends.
     """
 
     __slots__ = (
-        "certain", "cover", "due", "early", "end", "fill", "heard", "is_exact", "is_session", "junction", "loading",
-        "lookahead", "noted", "num_prompt", "offered", "published", "request", "stop", "table",
-        "takes_whole", "trim", "written",
-    )  # fmt: skip
+        "certain",  # cannot go back.
+        "cover",  # slots that all tables have.
+        "due",  # given slots, and to be found by the next lookup as far as they are known.
+        "early",  # its known tokens, whose blocks other layers have yet to publish; where layers are recurrent.
+        "fill",  # where the first block ends that is neither published nor due.
+        # Of a session, tokens that were known when its last step was given slots, or was said to be computed. What
+        # comes after them may be dropped with the next turn, so nothing is learned of it, trimmed by it or published.
+        "heard",
+        "is_exact",  # whether the last step that the core has heard of ends within the known tokens.
+        "is_session",  # further turns may be added to it (vLLM's resumable requests), of which none is told.
+        "junction",  # up to where other layers had the prefix at the last lookup, if that was beyond the hit.
+        "loading",  # tokens of the hit under a load, and of the load; None where none is under way.
+        # Tokens behind a block that its hash also covers (0.33); the block is published once they are known.
+        "lookahead",
+        "num_prompt",  # of its turns so far, as vLLM counts the prompt. It grows with a turn, and with nothing else.
+        "published",  # may be found by lookups.
+        "request",  # the manager's request, which learns tokens late: before lookups and publications.
+        "stop",  # of a session, where that step ends.
+        "table",  # a step that ends beyond it needs the manager.
+        "takes_whole",  # whether its next hit is to end with blocks, since a connector brings what follows.
+        "trim",  # from when on a further table entry is not read.
+    )
 
     def __init__(self, request: Any, hash_block_size: int | None, lookahead: int, first: int) -> None:
         """Make the manager's request of one of vLLM's; the key of its first block is hash number `first`."""
@@ -70,23 +67,25 @@ class Twin:
         except InvalidArgumentError:
             return Request(name, _masked(tokens), hash_block_size, hasher=hasher)
 
+    @property
+    def written(self) -> int:
+        """Tokens with slots, as far as the core has heard; steps that changed no table may have gone further."""
+        return self.request.num_computed_tokens
+
     def forget(self) -> None:
         """Hold nothing."""
         self.table = self.fill = NEVER
         self.trim = FOR_EVER
         self.is_exact = self.takes_whole = False
-        self.end = self.early = self.junction = self.stop = 0
+        self.early = self.junction = self.stop = 0
         self.heard = FOR_EVER
-        self.cover = self.written = self.certain = self.due = self.published = self.noted = 0
+        self.cover = self.certain = self.due = self.published = 0
         self.loading: tuple[int, int] | None = None
-        self.offered: dict[int, int] = {}
         self.request.num_computed_tokens = 0
 
     def learn(self, request: Any, stop: int) -> int:
-        """Learn the tokens below `stop` that vLLM knows, and those that their hashes look ahead at. O(new tokens).
-
-        Return how many may be published then.
-        """
+        """Learn the tokens below `stop` that vLLM knows, and those that their hashes look ahead at. O(new tokens)."""
+        # Return how many may be published then.
         known = self.request.num_tokens
         stop += self.lookahead
         if stop > self.heard:
@@ -98,6 +97,16 @@ class Twin:
                 self.request.append_output_token_ids(_masked(tokens))
             known += len(tokens)
         return known - self.lookahead
+
+
+def twin_of(request: Any, settings: Settings, running: Mapping[str, Any]) -> Twin:
+    """Return what hangs on a request, made when it first matters."""
+    twin: Twin | None = getattr(request, "_blockwright", None)
+    is_other = twin is not None and twin.num_prompt != request.num_prompt_tokens  # a turn that begins anew
+    if twin is None or (is_other and request.request_id not in running):
+        twin = request._blockwright = Twin(request, settings.hash_unit, settings.lookahead, settings.first)
+        request._blockwright_quiet = NEVER
+    return twin
 
 
 def _masked(tokens: list[int]) -> list[int]:

@@ -10,9 +10,7 @@ from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
 from blockwright.engines.vllm.plugin import serving
 
 
-class Scheduler(VllmScheduler):
-    """vLLM's `Scheduler`, unchanged, with Blockwright's manager."""
-
+class _Served:
     def __init__(self, *args: Any, **options: Any) -> None:
         """Take what vLLM's takes.
 
@@ -23,14 +21,9 @@ class Scheduler(VllmScheduler):
             super().__init__(*args, **options)
 
 
-class AsyncScheduler(VllmAsyncScheduler):
+class Scheduler(_Served, VllmScheduler):
+    """vLLM's `Scheduler`, unchanged, with Blockwright's manager."""
+
+
+class AsyncScheduler(_Served, VllmAsyncScheduler):
     """vLLM's `AsyncScheduler`, unchanged, with Blockwright's manager."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        """Take what vLLM's takes.
-
-        Raises:
-            UnsupportedError: as `Scheduler`.
-        """
-        with serving():
-            super().__init__(*args, **options)

@@ -39,10 +39,8 @@ class SharedTier:
         self._moving: list[tuple[Future[list[bool]], float, list[bytes]]] = []  # with the time of a read, 0 of a write
 
     def ask(self, key: bytes, request_id: str) -> bool:
-        """Ask for a block that the host does not have; return False if the request has asked for it before.
-
-        Once is enough: on a small host, requests that wait would drive out each other's blocks for ever.
-        """
+        """Ask for a block that the host does not have; return False if the request has asked for it before."""
+        # Once is enough: on a small host, requests that wait would drive out each other's blocks for ever.
         if key in self._answered.get(request_id, ()):
             return False
         self._asked.setdefault(key, set()).add(request_id)

@@ -41,7 +41,7 @@ def tell_start(manager: Any) -> None:
 
 def described(manager: Any) -> str:
     """Return in one line what a manager manages, what it keeps and how, and what differs from vLLM's defaults."""
-    core, specs = manager.core, manager.specs
+    core, specs = manager.core, manager.settings.specs
     groups = Counter(f"{_kind(spec)} of {view.block_size}" for spec, view in zip(specs, core.managers, strict=False))
     said = [
         f"manages {core.block_pool.num_blocks} blocks",
@@ -53,7 +53,7 @@ def described(manager: Any) -> str:
     said.append(f"hits end at multiples of {unit} tokens (prefix_match_unit)" if unit else "hits end with blocks")
     if not any(isinstance(spec, _FORGET) for spec in specs):
         said.append("publishes every block and evicts by age, as vLLM does")
-    elif manager.keeps_wanted:
+    elif manager.settings.keeps_wanted:
         said.append(
             "publishes every block that some hit can need, where vLLM by default publishes only those that it expects "
             "to be hit again, and evicts those first that no likely hit needs"
@@ -74,7 +74,7 @@ def tell_end(manager: Any) -> None:
         LOGGER.info("Blockwright ends: %s; not checked (%s=1 asks for it)", held, CHECK)
         return
     try:
-        manager.core.check()
+        manager.check()
     except BlockwrightError as error:
         LOGGER.error("Blockwright ends: %s; check() failed: %s", held, error)
     else:

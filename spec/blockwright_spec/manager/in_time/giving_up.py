@@ -20,7 +20,7 @@ from ..choices import Choice
 from ..ending import vacated
 from ..outcomes import Done, Outcome, Reason, Refusal
 from ..publication import is_private, made_private, replaced
-from ..state import Absent, Content, Running, State, Waiting, certain, keys_of, span
+from ..state import Absent, Content, Running, State, Waiting, certain, keys_of, sharers, span
 from ..units import upto
 
 Starts = Mapping[int, int]
@@ -46,14 +46,18 @@ def abort(state: State, slot: int, count: int, resumes: bool, choice: Choice) ->
 
 
 def behind(state: State, slot: int, start: int) -> frozenset[int]:
-    """Return the blocks of a request that are behind some tokens, or are published as more."""
-    request, groups = state.requests[slot], state.config.groups
-    tables = request.tables if isinstance(request, Running) else ()
+    """Return the blocks of a request that are behind some tokens, are published as more, or were, and are shared.
+
+    What was forgotten meanwhile is found no more, but whoever has begun on it still reads it.
+    """
+    request, config = state.requests[slot], state.config
+    tables, written = (request.tables, request.written) if isinstance(request, Running) else ((), 0)
     return frozenset(
         block
-        for group, table in zip(groups, tables, strict=False)
+        for group, table in zip(config.groups, tables, strict=False)
         for entry, block in enumerate(table)
-        if block and (entry * span(state.config, group) >= start or is_longer(state, block, start))
+        for is_cut in (start < min((entry + 1) * span(config, group), written) and sharers(state, block) > 1,)
+        if block and (is_cut or entry * span(config, group) >= start or is_longer(state, block, start))
     )
 
 
@@ -150,7 +154,7 @@ def lost(state: State, request: Running) -> Running:
 
 
 def law_given_up_is_not_found(before: State, done: Done) -> bool:
-    """GIVEN-1: once a request ends, nothing is found that it published behind its count, nor what came of that.
+    """GIVEN-1: once a step is given up, nothing is found that was published behind the count, nor what came of that.
 
     Whoever holds some of it is given no more slots.
     """
@@ -169,7 +173,9 @@ def law_given_up_is_not_found(before: State, done: Done) -> bool:
 
 def law_what_has_run_is_found(before: State, done: Done) -> bool:
     """GIVEN-2: to give up a step loses nothing up to the count, and nothing that another request goes on from."""
-    others = tuple(each for each in done.state.requests if isinstance(each, Running) and not each.added.is_lost)
+    pairs = zip(before.requests, done.state.requests, strict=True)
+    runs = tuple((old, new) for old, new in pairs if isinstance(new, Running) and not new.added.is_lost)
+    others = tuple(new for old, new in runs if not isinstance(old, Running) or new.written >= old.written)
     return all(
         end_of(before.config.added, content) > (done.kept or 0)
         and not any(block in table for other in others for table in other.tables)

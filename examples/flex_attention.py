@@ -1,5 +1,7 @@
 """Attention over a paged cache in one fused kernel: torch's flex attention, over the whole cache as it lies in memory.
 
+Run it:  python examples/flex_attention.py      (it compares a step with `paged_attention`)
+
 Nothing is gathered. The cache of a layer is one long row of slots, of which each token reads some. A block mask holds
 the tiles of slots that a tile of tokens reads at all, and the mask itself turns a slot back into a position::
 
@@ -20,8 +22,13 @@ from functools import cache as cached
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError:
+    raise SystemExit("this needs torch: pip install torch") from None
 
+from blockwright import SlidingWindowSpec
+from blockwright.device import paged_attention
 from blockwright.device.attention import DECODE_QUERIES
 from blockwright.device.operands import first_read, num_sinks
 from blockwright.device.step import Step, checked_step, read_spans, require_out
@@ -88,7 +95,7 @@ def flex_mask(
     step = checked_step(
         query, cache, spec, block_table, query_start_loc, seq_lens, None, encoder_lens, max_query_len, None, check
     )
-    return _mask_of(step, max_query_len)
+    return _mask_of(step, cache, max_query_len)
 
 
 def flex_paged_attention(
@@ -136,7 +143,7 @@ def flex_paged_attention(
         require_out(out, step)
     page, slots = _page(cache)
     if mask is None:
-        mask = _mask_of(step, max_query_len)
+        mask = _mask_of(step, cache, max_query_len)
     elif not isinstance(mask, FlexMask):
         raise InvalidArgumentError(f"mask is a {type(mask).__name__}; make it with flex_mask, or pass None")
     if (mask.page, mask.slots, mask.places.shape[0]) != (page, slots, query.shape[0]):
@@ -196,11 +203,11 @@ def _rows_of_slots(cache: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch
     return keys, cache.as_strided(shape, strides, cache.storage_offset() + cache.stride(1))
 
 
-def _mask_of(step: Step, max_query_len: int | None) -> FlexMask:
+def _mask_of(step: Step, cache: torch.Tensor, max_query_len: int | None) -> FlexMask:
     device, tokens = step.query.device, step.query.shape[0]
     requests = step.seq_lens.shape[0]
-    page, slots = _page(step.cache)
-    block_size = step.cache.shape[2]
+    page, slots = _page(cache)
+    block_size = step.pages.block_size
     low, high = read_spans(step)
     counts = step.starts.diff().long()
 
@@ -252,10 +259,10 @@ def _mask_of(step: Step, max_query_len: int | None) -> FlexMask:
 
 def _entries(step: Step, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     """Return (requests, num_blocks): the entry of its table as which a request reads the block; -1 if it does not."""
-    requests, num_blocks = max(1, step.seq_lens.shape[0]), step.cache.shape[0]
+    requests, num_blocks = max(1, step.seq_lens.shape[0]), step.pages.num_blocks
     entry_of = torch.full((requests, max(1, num_blocks)), -1, dtype=torch.int32, device=step.query.device)
     entry = torch.arange(step.table.shape[1], device=step.query.device)
-    size = step.cache.shape[2]
+    size = step.pages.block_size
     if step.table.numel():
         read = (entry >= (low // size)[:, None]) | (entry * size < num_sinks(step.spec))
         read &= entry < ((high + size - 1) // size)[:, None]
@@ -273,7 +280,7 @@ def _visited(
     Rows of one tile and one request are a run; there are at most (tiles + requests) runs. A run reads the blocks of one
     stretch of its request's table.
     """
-    device, size = step.query.device, step.cache.shape[2]
+    device, size = step.query.device, step.pages.block_size
     batch, width = first.shape
     tiles, slot_tiles = -(-width // TOKEN_TILE), -(-slots // SLOT_TILE)
     if not step.table.numel() or not width or not slots:
@@ -293,10 +300,28 @@ def _visited(
     read = (entry >= (low // size)[:, None]) | (entry * size < num_sinks(step.spec))
     read &= entry * size <= high[:, None]
     block = step.table[request_of].long()
-    read &= (block > 0) & (block < step.cache.shape[0])
+    read &= (block > 0) & (block < step.pages.num_blocks)
     start = torch.where(read, block, 0) * page
     reached = torch.zeros(batch * tiles * slot_tiles, dtype=torch.int32, device=device)
     for ahead in range(-(-size // SLOT_TILE) + 1):
         slot_tile = (start // SLOT_TILE + ahead).minimum((start + size - 1) // SLOT_TILE)
         reached.scatter_add_(0, (tile_of[:, None] * slot_tiles + slot_tile).flatten(), read.flatten().int())
     return (reached > 0).reshape(batch, tiles, slot_tiles)
+
+
+def main() -> None:
+    """Compute three requests of a step, in their first tokens, later, and decoding, in both ways."""
+    torch.manual_seed(0)
+    spec = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=16, dtype=torch.float32, sliding_window=24)
+    cache = torch.randn(16, 2, 16, 2, 16)
+    table = torch.tensor([[4, 2, 0], [9, 1, 7], [3, 8, 5]], dtype=torch.int32)
+    starts, lengths = torch.tensor([0, 20, 33, 34]), torch.tensor([20, 45, 40])
+    step = (torch.randn(34, 4, 16), cache, spec, table, starts, lengths)
+    difference = (flex_paged_attention(*step) - paged_attention(*step)).abs().max()
+    print(f"flex attention differs from the reference by at most {difference:.0e}")
+    if not difference < 1e-5:
+        raise SystemExit("that is more than rounding")
+
+
+if __name__ == "__main__":
+    main()
