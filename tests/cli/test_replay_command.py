@@ -102,6 +102,23 @@ def test_every_kind_replays_and_checks_itself(
     assert data["hit_rate"] > 0.1
 
 
+SPELLINGS = {
+    "--kind sliding --window 64 --sinks 4": "--groups sliding:1:64:4",
+    "--kind chunked --chunk 64": "--groups chunked:1:64",
+    "--concurrency 4 --prefill-speed 2000 --decode-speed 25": "--concurrency 4 --step-time base=40ms,tokens=500us",
+    "--concurrency 4 --decode-speed 25": "--concurrency 4 --step-time base=40ms,tokens=100us",
+}
+
+
+@pytest.mark.parametrize("words", SPELLINGS)
+def test_kinds_and_speeds_are_other_words_for_groups_and_step_times(
+    capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    one, other = (report(capsys, *SMALL, *each.split()) for each in (words, SPELLINGS[words]))
+    for name in ("hit_blocks", "evictions", "mean_used", "groups", "kind", "timed"):
+        assert one.get(name) == other.get(name)
+
+
 def test_the_table_shows_every_pool(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(DATA / "mooncake.jsonl"), "--block-size", "512", "--curve", "2,5", "--check"]) == 0
     out, err = capsys.readouterr()
@@ -202,6 +219,14 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
         (["--concurrency", "2", "--sweep", "turns=3"], "--sweep: expected NAME=VALUES with engines, router, blocks"),
         (["--concurrency", "2", "--sweep", "engines=4..2"], "--sweep: engines the range '4..2' ends before it begins"),
         (["--concurrency", "2", "--ttft", "-1"], "ttft: must be at least 0 and finite, not -1.0"),
+        (["--window", "64"], "--window: not with --kind full; leave it out"),
+        (["--kind", "sliding"], "--kind sliding: needs --window TOKENS"),
+        (
+            ["--kind", "mamba", "--groups", "full:2"],
+            "--groups: stands for all groups; leave --kind and its lengths out",
+        ),
+        (["--concurrency", "2", "--decode-speed", "0"], "--decode-speed: must be above 0 and finite, not 0.0"),
+        (["--prefill-speed", "5"], "--step-time: is of requests that overlap; add --concurrency N"),
         (["--memory", "4GiB"], "--memory: needs --groups MODEL/config.json, and no number of blocks beside it"),
         (["--memory", "many"], "argument --memory: needs sizes with a unit, as 64GiB, or 0, not 'many'"),
         (["--hint-guard", "2"], "argument --hint-guard: must be a part from 0 to 1, not '2'"),

@@ -639,7 +639,7 @@ class KVCacheManager:
     def cache_blocks_batch(
         self, requests: Sequence[Request], num_computed_tokens: int | Sequence[int], *, has_run: bool = True
     ) -> None:
-        """Do what `cache_blocks` does for one request after another: for all of them, or none. O(blocks published).
+        """Do what `cache_blocks` does for one request after another, unless one of them is wrong. O(blocks published).
 
         Args:
             requests: requests that hold blocks, each once.

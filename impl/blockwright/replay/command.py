@@ -415,7 +415,8 @@ def _by_speeds(args: argparse.Namespace) -> Linear:
     """Return the time of steps in which each token, or each step, takes its part of a second."""
     if args.step_time is not None:
         raise InvalidArgumentError("--step-time: stands for both speeds; leave --prefill-speed and --decode-speed out")
-    speeds = {"prefill": args.prefill_speed or 10_000.0, "decode": args.decode_speed or 50.0}
+    given = {"prefill": args.prefill_speed, "decode": args.decode_speed}
+    speeds = {"prefill": 10_000.0, "decode": 50.0} | {name: each for name, each in given.items() if each is not None}
     for name, speed in speeds.items():
         if not 0 < speed < float("inf"):
             raise InvalidArgumentError(f"--{name}-speed: must be above 0 and finite, not {speed}")

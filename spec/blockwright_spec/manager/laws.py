@@ -79,7 +79,7 @@ STEP_LAWS = (
     listed(giving_up.law_given_up_is_not_found, "ours: the specification wrote what no step had run; known bug E112"),
     listed(folding.law_fold_loses_nothing, "SGLang RadixCache and transformers: equal blocks are freed in place"),
     listed(folding.law_folded_is_first, "SGLang RadixCache and transformers: equal blocks are freed in place"),
-    listed(shortening.law_slots_are_given_back, "transformers cuts a batch to its budget after slots were given"),
+    listed(shortening.law_slots_are_given_back, "ours: a batch is cut to its budget after slots were given"),
     listed(giving_up.law_what_has_run_is_found, "a step that fails is no reason to forget the prompt before it"),
     listed(step_laws.law_lease_is_quiet, "vLLM: a call for each request and step; ours: most change nothing"),
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),

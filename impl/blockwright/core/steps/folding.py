@@ -5,46 +5,38 @@ Asked once of each full block, after it was computed: `tables.num_folded` tokens
 
 from __future__ import annotations
 
-from typing import cast
-
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.keys.request import Request, no_request
+from blockwright.core.keys.request import Request
 from blockwright.core.pool.tape import ADVANCE
 from blockwright.core.steps.effects import hear, note_request
 from blockwright.core.steps.outcomes import BatchAllocation
-from blockwright.core.steps.preconditions import reach, tables_running
+from blockwright.core.steps.preconditions import reach, tables_of_each
 from blockwright.core.steps.state import State
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import GroupTable, RequestTables
-from blockwright.errors import DuplicateRequestError, InvalidArgumentError
+from blockwright.errors import InvalidArgumentError
 
 
 def fold_each(state: State, batch: list[Request], counts: vec[i64]) -> BatchAllocation:
     """Fold the duplicates of one request after another: ``fold_duplicates``. law: FOLD-1, FOLD-2."""
     state.pool.require_whole()
-    state.num_batches += 1
-    for at, asked in enumerate(cast("list[object]", batch)):
-        if not isinstance(asked, Request):
-            raise no_request(asked)
-        tables = tables_running(state, asked)
-        if tables.batch == state.num_batches:
-            raise DuplicateRequestError(f"requests: {asked.request_id!r} is twice in the batch")
-        tables.batch = state.num_batches
+    every = tables_of_each(state, batch)
+    for at, tables in enumerate(every):
         count = int(counts[i64(at)]) if len(counts) > 0 else 0
-        known = min(reach(state, tables, count), asked.num_tokens)
+        known = min(reach(state, tables, count), batch[at].num_tokens)
         if count > known:
             raise InvalidArgumentError(
                 f"num_computed_tokens: must be within 0..{known}, the known and written tokens of "
-                f"{asked.request_id!r}, not {count}"
+                f"{batch[at].request_id!r}, not {count}"
             )
     size: i64 = len(batch)
     folds = vec[i32]()
     try:
         i: i64 = 0
         while i < size:
-            tables = tables_running(state, batch[i])
+            tables = every[i]
             tables.request = batch[i]  # which may know more tokens, and their keys
             folds = fold(state, tables, counts[i] if len(counts) > 0 else 0, i, folds)
             i += 1

@@ -5,6 +5,8 @@ Each check raises one typed error that names the argument and the remedy, and le
 
 from __future__ import annotations
 
+from typing import cast
+
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
@@ -81,6 +83,26 @@ def tables_running(state: State, request: Request) -> RequestTables:
     if tables is None:
         raise UnknownRequestError(f"request: {request.request_id!r} holds no blocks here")
     return tables
+
+
+def tables_of_each(state: State, batch: list[Request]) -> list[RequestTables]:
+    """Return the tables of requests that run, each of them once.
+
+    Raises:
+        UnknownRequestError: a request holds no blocks here.
+        DuplicateRequestError: a request is twice in the batch.
+    """
+    state.num_batches += 1  # a number per batch finds repetitions without a set of all requests
+    found: list[RequestTables] = []
+    for asked in cast("list[object]", batch):
+        if not isinstance(asked, Request):
+            raise no_request(asked)
+        tables = tables_running(state, asked)
+        if tables.batch == state.num_batches:
+            raise DuplicateRequestError(f"requests: {asked.request_id!r} is twice in the batch")
+        tables.batch = state.num_batches
+        found.append(tables)
+    return found
 
 
 def check_keys(state: State, request: Request) -> None:

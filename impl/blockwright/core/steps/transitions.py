@@ -7,12 +7,11 @@ flight, loads and forks are in `in_flight` and `forks`.
 from __future__ import annotations
 
 import operator
-from typing import cast
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
-from blockwright.core.keys.request import Answer, Request, no_request
+from blockwright.core.keys.request import Answer, Request
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.core.pool.facts import FORGET, HIT, LOOKUP, PUBLISH, RESET
 from blockwright.core.pool.tape import ADVANCE
@@ -20,7 +19,15 @@ from blockwright.core.steps.effects import hear, note_entries, note_release, not
 from blockwright.core.steps.keeping import trim_group
 from blockwright.core.steps.outcomes import Fits, Plan
 from blockwright.core.steps.plans import request_version
-from blockwright.core.steps.preconditions import check_hit, check_keys, leased, reach, tables_of, tables_running
+from blockwright.core.steps.preconditions import (
+    check_hit,
+    check_keys,
+    leased,
+    reach,
+    tables_of,
+    tables_of_each,
+    tables_running,
+)
 from blockwright.core.steps.publication import (
     NOT_RUN,
     kept_inside,
@@ -45,7 +52,7 @@ from blockwright.core.steps.units import (
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.table import RequestTables
 from blockwright.core.tables.window import common_hit, longest_of_all
-from blockwright.errors import DuplicateRequestError, InvalidArgumentError, StalePlanError
+from blockwright.errors import InvalidArgumentError, StalePlanError
 
 
 def find(state: State, request: Request, longest: i64) -> tuple[KVCacheBlocks, int]:
@@ -170,16 +177,9 @@ def publish(state: State, request: Request, num_computed_tokens: int, has_run: b
 
 
 def publish_each(state: State, batch: list[Request], counts: vec[i64], has_run: bool) -> None:
-    """Publish, for one request after another, the blocks filled up to some tokens; for all or none."""
-    state.num_batches += 1
-    for at, asked in enumerate(cast("list[object]", batch)):
-        if not isinstance(asked, Request):
-            raise no_request(asked)
-        request = asked
-        tables = tables_running(state, request)
-        if tables.batch == state.num_batches:
-            raise DuplicateRequestError(f"requests: {request.request_id!r} is twice in the batch")
-        tables.batch = state.num_batches
+    """Publish, for one request after another, the blocks filled up to some tokens; for none if one is wrong."""
+    tables_of_each(state, batch)
+    for at, request in enumerate(batch):
         check_publication(state, request, int(counts[i64(at)]) if len(counts) > 0 else 0)
     for at, request in enumerate(batch):
         publish_checked(state, request, counts[i64(at)] if len(counts) > 0 else 0, has_run)
