@@ -77,7 +77,7 @@ def hits(turns: list[Turn], size: int, unit: int | None, tokens: int) -> tuple[i
             request.num_computed_tokens += 1
         request.append_output_token_ids(turn.output[-1])
         manager.free(request)
-    return hit, copies, manager.block_pool.num_tails()
+    return hit, copies, sum(map(len, manager.block_pool.tail_keys()))
 
 
 def main() -> None:

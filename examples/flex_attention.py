@@ -30,7 +30,7 @@ except ModuleNotFoundError:
 from blockwright import SlidingWindowSpec
 from blockwright.device import paged_attention
 from blockwright.device.attention import DECODE_QUERIES
-from blockwright.device.operands import first_read, num_sinks
+from blockwright.device.operands import first_read
 from blockwright.device.step import Step, checked_step, read_spans, require_out
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.kinds import AttentionSpec
@@ -239,7 +239,7 @@ def _mask_of(step: Step, cache: torch.Tensor, max_query_len: int | None) -> Flex
 
     entry_of = _entries(step, low, high)
     visited = _visited(step, first, last, request, page, slots)
-    sinks = num_sinks(step.spec)
+    sinks = step.spec.sink_len
 
     def mask_mod(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         entry = entry_of[request[b, q], kv // page]
@@ -264,7 +264,7 @@ def _entries(step: Step, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     entry = torch.arange(step.table.shape[1], device=step.query.device)
     size = step.pages.block_size
     if step.table.numel():
-        read = (entry >= (low // size)[:, None]) | (entry * size < num_sinks(step.spec))
+        read = (entry >= (low // size)[:, None]) | (entry * size < step.spec.sink_len)
         read &= entry < ((high + size - 1) // size)[:, None]
         read &= (step.table > 0) & (step.table < num_blocks)
         # What is not read goes to the null block, which stays -1.
@@ -297,7 +297,7 @@ def _visited(
     tile_of = torch.zeros(runs, dtype=torch.int64, device=device).scatter_(0, run, tile)
     request_of = torch.zeros(runs, dtype=torch.int64, device=device).scatter_(0, run, request)
     entry = torch.arange(step.table.shape[1], device=device)
-    read = (entry >= (low // size)[:, None]) | (entry * size < num_sinks(step.spec))
+    read = (entry >= (low // size)[:, None]) | (entry * size < step.spec.sink_len)
     read &= entry * size <= high[:, None]
     block = step.table[request_of].long()
     read &= (block > 0) & (block < step.pages.num_blocks)

@@ -29,12 +29,24 @@ class NotFoundError(RuntimeError):
         )
 
 
+class HiddenError(RuntimeError):
+    """A public function or class is where its wrapper is not looked for, so that it would have no door."""
+
+    def __init__(self, module: str, name: str) -> None:
+        super().__init__(
+            f"{module}.{name}: is defined within a statement, or with async; it would have no check of its arguments: "
+            "define it at the top of its module or class"
+        )
+
+
 def rewritten(text: str, source: str, module: str) -> str:
     """Return a module's C with all changes, made after its source."""
     text, found = re.subn(r"^(?=char CPyDef_\w+_____top_level__\(void\) \{)", ONCE, text, flags=re.MULTILINE)
     if found != 1:
         raise NotFoundError(module, "", "", f"{found} functions that run at import")
     body = ast.parse(source).body
+    for within in (body, *(node.body for node in body if isinstance(node, ast.ClassDef))):
+        require_seen(within, module)
     text = described(text, r"\w*module_methods", body, module)
     functions = [("", node) for node in body if isinstance(node, Function)]
     for node in body:
@@ -48,6 +60,19 @@ def rewritten(text: str, source: str, module: str) -> str:
         if owner and makes(function):
             text = strict(text, owner, function, module)
     return '#include "arguments.h"\n' + text
+
+
+def require_seen(body: list[ast.stmt], module: str) -> None:
+    """Check that every public definition of a module or class stands in its body itself.
+
+    Raises:
+        HiddenError: one is within a statement, as `if`, or is asynchronous.
+    """
+    for node in body:
+        if not isinstance(node, (Function, ast.ClassDef)):
+            for each in ast.walk(node):
+                if isinstance(each, (Function, ast.AsyncFunctionDef, ast.ClassDef)) and not each.name.startswith("_"):
+                    raise HiddenError(module, each.name)
 
 
 # ---------------------------------------------------------------------- docstrings

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     pairs = pairs_of(profile, rows)
     report = _report(profile, rows, seconds, left) | {"met": [each._asdict() for each in declared], "pairs": pairs}
     if args.json is not None:
-        _write(args.json, report)
+        write_json(args.json, report)
     if args.json != Path("-"):
         _print(profile, rows, seconds, report)
     return int(any(row.violations for row in rows))
@@ -222,7 +222,7 @@ def _row(row: GateResult) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, report: dict[str, Any]) -> None:
+def write_json(path: Path, report: dict[str, Any]) -> None:
     text = json.dumps(report, indent=2) + "\n"
     if path == Path("-"):
         sys.stdout.write(text)

@@ -27,7 +27,9 @@ from hypothesis import HealthCheck, Phase, Verbosity, note, seed, settings, stat
 from hypothesis import strategies as st
 from hypothesis.errors import FlakyStrategyDefinition
 
-from blockwright_spec.manager.state import Absent, Running, State, Waiting, is_loading, runs_ahead
+from blockwright_spec.manager.facts import is_loading, runs_ahead
+from blockwright_spec.manager.state import Absent, Running, State, Waiting
+from blockwright_spec.manager.told import evicted
 from blockwright_spec.reads import Prefix
 
 from .checker.history import History, HistoryError, shortest
@@ -231,10 +233,9 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
         before = self.state
         with self.told():
             outcome: Any = self.history.act(action).outcome
-        steps = [done for _, done in outcome.steps]
-        is_hit, is_copied = steps and outcome.hit and outcome.hit.length, len(self.state.copies) > len(before.copies)
-        happened = is_hit, is_copied, outcome.refusal is not None
-        counts = sum(len(each.evicted) for each in steps), *(int(bool(each)) for each in happened)
+        is_hit = outcome.steps and outcome.hit and outcome.hit.length
+        happened = is_hit, len(self.state.copies) > len(before.copies), outcome.refusal is not None
+        counts = sum(len(evicted(*each)) for each in outcome.steps), *(int(bool(each)) for each in happened)
         self.rare.update(dict(zip(RARE, counts, strict=True)))
         return action
 
@@ -265,7 +266,7 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
         prefix: Prefix = scope.prompts[prompt % len(scope.prompts)]
         found = list(kind.allowed(scope, self.state, slot, prefix))
         if kind is options.Admit:
-            found = [each for each in found if bool(each.step.added.external) == external]
+            found = [each for each in found if bool(each.step.external) == external]
         return self.act(found[pick % len(found)]) if found else None
 
     def running(self, action: Any) -> Any:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from blockwright.device import copy_blocks
-from blockwright_spec.manager.state import NULL, Content, Running, State, Waiting, span
+from blockwright_spec.manager.facts import span
+from blockwright_spec.manager.state import NULL, Content, Running, State, Waiting
 from blockwright_spec.manager.table_laws import following
 from blockwright_spec.reads import Cross, Mamba, cut, needed, writes
 from blockwright_spec.worker.rows import Row
@@ -83,22 +84,22 @@ class Plane:
             entries = tuple((at, each, targets[at]) for at, each in enumerate(done.copied) if each is not None)
             told.append((slot, done.new, done.nulled, entries))
             request = done.state.requests[slot]
-            self.rows[slot] = Row(slot, request.tables, request.added.states, request.added.encoder)
+            self.rows[slot] = Row(slot, request.tables, request.states, request.encoder)
         self.worker.apply(tuple(told))
 
     def load(self, before: State, slot: int, count: int) -> None:
         """Write what came of a load, before the request gives its blocks up if that was not all."""
         request = before.requests[slot]
-        if isinstance(request, Running) and request.added.loading:
+        if isinstance(request, Running) and request.loading:
             stop = min(request.written + count, len(request.prefix[1]))
-            self.fill(slot, request, request.written, stop, states=count == request.added.loading)
+            self.fill(slot, request, request.written, stop, states=count == request.loading)
 
     def keep(self, slot: int, request: Any) -> None:
         if not isinstance(request, Running):
             if self.rows.pop(slot, None) is not None:
                 self.worker.remove(slot)
             return
-        row = Row(slot, request.tables, request.added.states, request.added.encoder)
+        row = Row(slot, request.tables, request.states, request.encoder)
         if self.rows.get(slot) != row:
             self.rows[slot] = row
             self.worker.add(row)
@@ -111,7 +112,7 @@ class Plane:
             found = old.hit if isinstance(old, Waiting) and hit is None else hit
             start, is_step = found.length if found else 0, True
         self.fill(slot, request, start, request.computed)
-        for at in self.groups if is_step and not request.added.loading else ():
+        for at in self.groups if is_step and not request.loading else ():
             group = self.config.groups[at]
             if not isinstance(group.kind, Mamba):
                 end = min(len(request.tables[at]) * group.block_size, self.config.max_model_len)
@@ -123,7 +124,7 @@ class Plane:
         for at in self.groups:
             group, table = self.config.groups[at], request.tables[at]
             if isinstance(group.kind, Mamba):
-                inside = [request.added.checkpoint - 1] * (request.added.checkpoint > start)
+                inside = [request.checkpoint - 1] * (request.checkpoint > start)
                 for place in (*inside, *writes(group.kind, start, request.computed)) if states else ():
                     block = table[place // span(self.config, group)]
                     self.pages[block, 0] = self.number((at, cut(request.prefix, place + 1)))
@@ -157,7 +158,7 @@ class Plane:
 
     def wrong_reads(self, state: State, memory: list[list[int]]) -> Iterator[str]:
         for slot, request in enumerate(state.requests):
-            if not isinstance(request, Running) or request.added.loading:
+            if not isinstance(request, Running) or request.loading:
                 continue
             for at in self.groups:
                 group, size = self.config.groups[at], self.sizes[at]

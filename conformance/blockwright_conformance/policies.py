@@ -19,7 +19,9 @@ from blockwright._terminal import Advance
 from blockwright.policies import ORDERS, chooser, policy_named
 from blockwright.policies import POLICIES as NAMED
 from blockwright_spec.manager.orders import Told
+from blockwright_spec.manager.retention import Retention, retention_of
 from blockwright_spec.manager.state import Config
+from blockwright_spec.reads import Full
 
 from .checker.explore import Explorer, Result, Violation
 from .checker.history import History, HistoryError, walk
@@ -80,12 +82,13 @@ class PolicyAdapter(BlockwrightAdapter):
 
     def __init__(self, config: Config, policy: Watched) -> None:
         self.policy = policy
-        self.options = {"eviction_order": policy} if chooser(policy.policy) else {}  # type: ignore[misc]
+        chosen = chooser(policy.policy)
+        self.options = {"eviction_order": chosen if isinstance(chosen, str) else policy} if chosen else {}  # type: ignore[misc]
         super().__init__(config)
 
     def copy(self) -> Self:
         twin = super().copy()
-        chooses: Any = twin.manager.block_pool.eviction_order
+        chooses: Any = twin.manager.block_pool.eviction_order  # None if it is the manager's own
         twin.policy = deepcopy(self.policy) if chooses is None else chooses
         return twin
 
@@ -96,24 +99,33 @@ class PolicyAdapter(BlockwrightAdapter):
 
     def observe(self, names: tuple[str, ...]) -> Observation:
         shown = super().observe(names)
-        return shown._replace(told=self.policy.told()) if self.options else shown
+        is_own = isinstance(self.options.get("eviction_order", ""), str)  # the manager's, which tells nobody
+        return shown if is_own else shown._replace(told=self.policy.told())
 
 
 class PolicyManagers:
     def __init__(self, policy: Callable[[], object]) -> None:
         self.policy, self.asked = policy, Counter[str]()
-        self.chooses = chooser(policy()) is not None
-        self.scopes = [each for each in POLICIES if self.chooses or ": orders" not in each.name]
+        chosen = chooser(policy())
+        self.is_own, self.chooses = isinstance(chosen, str), chosen is not None
+        # The manager's own is for full attention alone.
+        self.scopes = [
+            each
+            for each in POLICIES
+            if (self.chooses or ": orders" not in each.name)
+            and not (self.is_own and any(not isinstance(group.kind, Full) for group in each.config.groups))
+        ]
 
     def __call__(self, config: Config) -> PolicyAdapter:
         return PolicyAdapter(config, Watched(self.policy(), self.asked))
 
     def explore(self, scope: Scope) -> Result:
         """Explore a scope, or try histories of a large one; of a policy that was never asked nothing is known."""
-        added = replace(scope.config.added, retains=not self.chooses)  # hints tell candidates apart
-        told = replace(scope, config=replace(scope.config, added=added))
+        others = tuple([each for each in scope.config.chapters if not isinstance(each, Retention)])
+        hints = () if self.chooses else (retention_of(scope.config) or Retention(),)  # they tell candidates apart
+        told = replace(scope, config=replace(scope.config, chapters=others + hints))
         result = self.try_histories(told) if scope == POLICIES[-1] else Explorer(KVCacheWorld(told, self)).run()
-        if result.violation is None and not self.asked:
+        if result.violation is None and not (self.asked or self.is_own):
             result.violation = Violation("SEEN-1", "the policy was never asked", ())
         return result
 

@@ -6,11 +6,12 @@ shows in no scope fails the last test.
 Not covered: worlds larger than the scopes; ``blockwright conform --impl`` runs long histories too.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
-from .capabilities import Deviation, expected_of, findings
+from .capabilities import Capabilities, Deviation, expected_of, findings
 from .gates import OURS, factory_of
 from .kv_cache.fitting import capabilities_of, fitted, fitting, lacking, none_fits
 from .kv_cache.gate import judged
@@ -40,73 +41,59 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("scope", scopes, ids=[each.name for each in scopes])
 
 
-@pytest.fixture(scope="session")
-def factory(pytestconfig: pytest.Config) -> Any:
-    """Return the factory of the manager under test; its declaration has known names."""
-    try:
-        found = factory_of(option(pytestconfig, "impl", OURS))
-        capabilities_of(found)
-        return found
-    except ValueError as error:
-        raise pytest.UsageError(str(error).replace("--impl", "--blockwright-impl")) from error
+class Tested(NamedTuple):
+    """The manager under test, what it declares, expected failures, and the scopes that ask something of their own."""
+
+    factory: Any
+    can: Capabilities | None
+    expected: tuple[Deviation, ...]
+    names: set[str]
 
 
 @pytest.fixture(scope="session")
-def expected(pytestconfig: pytest.Config) -> tuple[Deviation, ...]:
+def tested(pytestconfig: pytest.Config) -> Tested:
     file = option(pytestconfig, "expected", "")
     try:
-        return expected_of(file) if file else ()
+        factory = factory_of(option(pytestconfig, "impl", OURS))
+        can = capabilities_of(factory)
+    except ValueError as error:
+        raise pytest.UsageError(str(error).replace("--impl", "--blockwright-impl")) from error
+    try:
+        expected = expected_of(file) if file else ()
     except ValueError as error:
         raise pytest.UsageError(f"--blockwright-expected: {error}") from error
+    return Tested(factory, can, expected, {each.name for each in fitting(scopes_of(pytestconfig), can)})
 
 
-@pytest.fixture(scope="session")
-def can(factory: Any) -> Any:
-    return capabilities_of(factory)
-
-
-@pytest.fixture(scope="session")
-def named(can: Any, pytestconfig: pytest.Config) -> set[str]:
-    """Return the names of the scopes that ask something of their own."""
-    return {each.name for each in fitting(scopes_of(pytestconfig), can)}
-
-
-def test_some_scope_is_run(can: Any, pytestconfig: pytest.Config) -> None:
+def test_some_scope_is_run(tested: Tested, pytestconfig: pytest.Config) -> None:
     """A manager that is left out of every scope is not tested."""
-    scopes = scopes_of(pytestconfig)
-    if not fitting(scopes, can):
-        pytest.fail(f"no scope was run: {none_fits(scopes, can)}", pytrace=False)
+    if not tested.names:
+        pytest.fail(f"no scope was run: {none_fits(scopes_of(pytestconfig), tested.can)}", pytrace=False)
 
 
 def test_scope(
-    scope: Scope,
-    factory: Any,
-    can: Any,
-    named: set[str],
-    expected: tuple[Deviation, ...],
-    pytestconfig: pytest.Config,
-    request: pytest.FixtureRequest,
+    scope: Scope, tested: Tested, pytestconfig: pytest.Config, record_property: Callable[[str, object], None]
 ) -> None:
     pytestconfig.stash.setdefault(RUN, set()).add(scope.name)
-    able = fitted(scope, can)
-    if words := lacking(able, can):
-        request.node.user_properties.append(("lacks", words))
+    able = fitted(scope, tested.can)
+    if words := lacking(able, tested.can):
+        record_property("lacks", words)
         pytest.skip(f"the manager does not do: {', '.join(words)}")
-    if able.name not in named:
+    if able.name not in tested.names:
         pytest.skip("without the calls that are not declared, another scope asks as much")
-    for finding in findings([judged(able, factory)]):
-        known = next((each for each in expected if each.explains(finding)), None)
+    for finding in findings([judged(able, tested.factory)]):
+        known = next((each for each in tested.expected if each.explains(finding)), None)
         if known is not None:
             pytestconfig.stash.setdefault(SEEN, set()).add(known.name)
             pytest.xfail(f"{known.name}: {known.reason}")
         pytest.fail(f"{finding.law}: {finding.detail}\n\n{finding.script}", pytrace=False)
 
 
-def test_every_expected_failure_shows(expected: tuple[Deviation, ...], pytestconfig: pytest.Config) -> None:
+def test_every_expected_failure_shows(tested: Tested, pytestconfig: pytest.Config) -> None:
     """An entry that no longer fails must be removed from the list."""
     profile = FOR_OTHERS[option(pytestconfig, "profile", "pr")]
     run: set[str] = pytestconfig.stash.setdefault(RUN, set())
     if not {each.name for each in profile} <= run:
         pytest.skip("only some scopes were run here: leave out -k, --blockwright-scope and parallel workers to know")
     seen = pytestconfig.stash.setdefault(SEEN, set())
-    assert [each.name for each in expected if each.name not in seen] == []
+    assert [each.name for each in tested.expected if each.name not in seen] == []

@@ -46,7 +46,8 @@ def constructed(source: str) -> str:
     for each in ast.parse("\n".join(lines)).body:
         if isinstance(each, ast.ClassDef) and lines[each.lineno - 2] == DATACLASS:
             own = [ast.unparse(line) for line in each.body if isinstance(line, ast.AnnAssign)]
-            fields[each.name] = [field for base in each.bases for field in fields[ast.unparse(base)]] + own
+            above = (fields.get(ast.unparse(base), []) for base in each.bases)  # those of other files have no fields
+            fields[each.name] = [*(field for base in above for field in base), *own]
             lines[each.lineno - 2] = "@dataclass(init=False, unsafe_hash=True)"
             lines[(each.end_lineno or 0) - 1] += constructor(each.name, fields[each.name])
     return "\n".join(lines) + "\n"

@@ -21,13 +21,13 @@ from blockwright.core.keys.block_hash import (
 from blockwright.core.keys.request import MultiModalItem, Request
 from blockwright.core.manager import ABOVE as _ABOVE
 from blockwright.core.manager import KVCacheManager, PrefixCacheStats
-from blockwright.core.pool.blocks import KVCacheBlocks
-from blockwright.core.pool.journal import Eviction
-from blockwright.core.pool.order.chosen import Candidate, Candidates, EvictionOrder, EvictionPolicy
-from blockwright.core.pool.pool import BlockPool, KVCacheBlock
+from blockwright.core.pool.blocks import KVCacheBlock, KVCacheBlocks
+from blockwright.core.pool.history import Eviction
+from blockwright.core.pool.pool import BlockPool
+from blockwright.core.records.explain import EvictionStats, GroupHit, HitExplanation, HitLimit
 from blockwright.core.steps.batch import append_output_token_ids_batch
-from blockwright.core.steps.explain import EvictionStats, GroupHit, HitExplanation, HitLimit
 from blockwright.core.steps.outcomes import BatchAllocation, Fits, Never, NotNow, Plan
+from blockwright.core.worth.chosen import Candidate, Candidates, EvictionOrder, EvictionPolicy
 from blockwright.engines.vllm.single_type_managers import (
     ChunkedLocalAttentionManager,
     CrossAttentionManager,

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMPILED = (
-    *("core", "core/keys", "core/pool", "core/pool/order", "core/tables", "core/steps"),
+    *("core", "core/keys", "core/pool", "core/worth", "core/tables", "core/records", "core/steps"),
     *("worker", "paging", "offload/tiers"),
 )
 """The folders whose modules are compiled, all into one shared library; the first holds it, and the record."""
 
 # Uncompiled modules that compiled ones read constants and types from: a change in them also outdates the libraries.
 FOLLOWED = (
-    *("_text.py", "arguments.py", "config.py", "errors.py", "events.py", "exclusions.py", "kinds.py"),
+    *("_copies.py", "_text.py", "arguments.py", "config.py", "errors.py", "events.py", "exclusions.py", "kinds.py"),
     "offload/status.py",
 )
 

@@ -208,6 +208,7 @@ def _items(origin: Any, arguments: tuple[Any, ...]) -> Kind:
     def convert(value: Any) -> object:
         if type(value) is list and target is not tuple and item.exact.issuperset(map(type, value)):
             return value  # as events come each step: the same as below, in a third of the time
+        # They iterate, but a name given for a list of names is a mistake, and so are the keys of a mapping.
         if isinstance(value, (str, bytes, bytearray, abc.Mapping)):
             raise _MisfitError
         if target is None and item is _ANYTHING and isinstance(value, abc.Collection):
@@ -216,6 +217,7 @@ def _items(origin: Any, arguments: tuple[Any, ...]) -> Kind:
             found = list(value)
         except TypeError:
             raise _MisfitError from None
+        # What needs no conversion stays the caller's own object: no copy of what may be long.
         same = type(value) is target if target else isinstance(value, abc.Sequence)
         if not item.exact.issuperset(map(type, found)):
             for position, each in enumerate(found):
@@ -460,6 +462,7 @@ def _door(
     def door(*given: object, **more: object) -> object:
         if not built:
             built.append(wraps(function)(_built(function, annotations, named, makes)))
+            # From then on the class has the built door itself, without the call through this one.
             if owner is not None and vars(owner).get(function.__name__) is door:
                 setattr(owner, function.__name__, built[0])
         return built[0](*given, **more)
@@ -480,6 +483,7 @@ def _built(function: Any, annotations: Mapping[str, Any], named: str | None, mak
     given = function.__defaults__ or ()
     defaults = dict(zip(positional[len(positional) - len(given) :], given, strict=True))
     defaults |= function.__kwdefaults__ or {}
+    # They get a default, so that the door can name all that are missing at once.
     needed = [name for name in parameters[1:] if makes and name not in defaults]
     heads = [f"{name}=_default_{name}" if name in {*defaults, *needed} else name for name in parameters]
     stars = [*heads[: code.co_posonlyargcount], *(["/"] if code.co_posonlyargcount else [])]

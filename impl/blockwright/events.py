@@ -58,7 +58,12 @@ class GroupLayout(NamedTuple):
 
 
 class CacheLayout(NamedTuple):
-    """What a hit needs: of each group of layers, and that its length is a multiple of `unit`."""
+    """What a hit needs.
+
+    Attributes:
+        groups: the needs of each group of layers, by number.
+        unit: tokens, at least 1; the length of a hit is a multiple of it.
+    """
 
     groups: tuple[GroupLayout, ...]
     unit: int
@@ -124,7 +129,13 @@ class BlockStored(NamedTuple):
 
 
 class BlockRemoved(NamedTuple):
-    """A prefix can no longer be found: its last block was taken."""
+    """A prefix can no longer be found: its last block was taken.
+
+    Attributes:
+        block_hash: of the block: all bytes of the hash, or on the wire the integer of its last 64 bits.
+        group_id: number of the group of layers, from 0.
+        medium: where it was, such as "GPU", "CPU" or "DISK".
+    """
 
     block_hash: BlockHash
     group_id: int = 0

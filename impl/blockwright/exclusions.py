@@ -7,7 +7,12 @@ from blockwright.errors import ExcludedOptionsError
 
 
 class Exclusion(NamedTuple):
-    """Two options that cannot be given together, and why. An option with a value stands for that value alone."""
+    """Two options that cannot be given together. An option with a value stands for that value alone.
+
+    Attributes:
+        option, other: names, as the constructor of the manager has them.
+        why: the reason, for the error and the page of features.
+    """
 
     option: str
     other: str

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError
@@ -42,12 +42,51 @@ class KVCacheSpec:
 
     Attributes:
         block_size: tokens per block.
+        is_recurrent: a block holds a state, and a token reads only the last one.
+        reads_all: a token reads every earlier position, so that no block is given back before the request ends.
+        reads_encoder: the blocks hold the encoder's tokens and not the request's.
     """
+
+    is_recurrent: ClassVar[bool] = False
+    reads_all: ClassVar[bool] = False
+    reads_encoder: ClassVar[bool] = False
 
     block_size: int
 
     def __post_init__(self) -> None:
         integer("block_size", self.block_size, 1)
+
+    def rule(self) -> object:
+        """Return the rule of a kind of your own, a `blockwright.core.tables.window.WindowRule`; None otherwise."""
+        return None
+
+    @property
+    def element_types(self) -> tuple[object, ...]:
+        """Element types of the parts of a page."""
+        return ()
+
+    @property
+    def num_speculative_blocks(self) -> int:
+        """States of draft tokens; only `MambaSpec` has some."""
+        return 0
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether steps may go beyond the known tokens; only `MambaSpec` says so."""
+        return False
+
+    @property
+    def sink_len(self) -> int:
+        """Leading positions that every token reads beside its window."""
+        return 0
+
+    @property
+    def window(self) -> int | None:
+        """Tokens of the window, the reading token included; None for other kinds."""
+
+    @property
+    def chunk(self) -> int | None:
+        """Tokens of the chunk; None for other kinds."""
 
     @property
     def page_size_bytes(self) -> int:
@@ -155,6 +194,13 @@ class AttentionSpec(KVCacheSpec):
         return self.num_kv_heads * ((self.head_size + self.value_size) * size + scales)
 
     @property
+    def element_types(self) -> tuple[object, ...]:
+        """Element types of keys and values and, scaled by token, of a latent's rotary part and of the scales."""
+        if self.scales != "token":
+            return (self.dtype,)
+        return (self.dtype, "bfloat16", "float32") if self.kv_lora_rank else (self.dtype, "float32")
+
+    @property
     def page_size_bytes(self) -> int:
         """Bytes of one block of one layer: keys and values, and scales of tokens."""
         return self.block_size * self.token_bytes
@@ -163,6 +209,8 @@ class AttentionSpec(KVCacheSpec):
 @dataclass(frozen=True)
 class FullAttentionSpec(AttentionSpec):
     """A layer in which the token at position q reads all positions before it."""
+
+    reads_all: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -180,6 +228,10 @@ class SlidingWindowSpec(AttentionSpec):
         super().__post_init__()
         integer("sliding_window", self.sliding_window, 1)
         integer("sink_len", self.sink_len)
+
+    @property
+    def window(self) -> int:  # noqa: D102
+        return self.sliding_window
 
 
 @dataclass(frozen=True)
@@ -201,6 +253,10 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
                 f"{self.block_size} does not; choose a divisor"
             )
 
+    @property
+    def chunk(self) -> int:  # noqa: D102
+        return self.attention_chunk_size
+
 
 @dataclass(frozen=True)
 class MambaSpec(KVCacheSpec):
@@ -214,6 +270,8 @@ class MambaSpec(KVCacheSpec):
             hold. The states of drafts are in the block table, behind the entry of the step's last token, as vLLM's
             worker reads them; without, they have blocks beside the table. law: MAMBA-6.
     """
+
+    is_recurrent: ClassVar[bool] = True
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[object, ...]
@@ -234,6 +292,11 @@ class MambaSpec(KVCacheSpec):
                 integer("shapes", size, 1)
 
     @property
+    def element_types(self) -> tuple[object, ...]:
+        """Element types of the states."""
+        return self.dtypes
+
+    @property
     def page_size_bytes(self) -> int:
         """Bytes of one block of one layer: all state tensors."""
         return sum(math.prod(shape) * dtype_size(dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
@@ -242,3 +305,5 @@ class MambaSpec(KVCacheSpec):
 @dataclass(frozen=True)
 class CrossAttentionSpec(AttentionSpec):
     """A decoder layer that reads the encoder's tokens; its blocks are never cached."""
+
+    reads_encoder: ClassVar[bool] = True

@@ -37,6 +37,12 @@ class Lru:
         """Say nothing."""
 
 
+class Adaptive(Lru):
+    """Have the manager choose between the least recently and the least frequently used, by what hits more."""
+
+    order = "adaptive"
+
+
 class TailLru:
     """T-LRU: tokens that a next turn can compute again within a bound on its time are evicted first.
 
@@ -110,6 +116,7 @@ ORDERS: Final[dict[str, Callable[[], EvictionPolicy]]] = {
 
 POLICIES: Final[dict[str, Callable[[], Policy]]] = {
     "lru": Lru,
+    Adaptive.order: Adaptive,
     "t-lru": TailLru,
     "workload-aware": WorkloadAware,
     **ORDERS,
@@ -159,14 +166,16 @@ def found_by(option: str, name: str, known: Mapping[str, Callable[..., Any]]) ->
     return found  # type: ignore[no-any-return]
 
 
-def chooser(policy: object) -> EvictionPolicy | None:
-    """Return a policy that chooses victims for the manager, or None for one that only gives hints.
+def chooser(policy: object) -> EvictionPolicy | str | None:
+    """Return a policy that chooses victims for the manager, or what it names, or None for one that only gives hints.
 
     Raises:
         InvalidArgumentError: it can do neither.
     """
     if callable(getattr(policy, "choose", None)):
         return policy  # type: ignore[return-value]
+    if isinstance(policy, Adaptive):
+        return policy.order
     if not callable(getattr(policy, "ending", None)):
         raise InvalidArgumentError(
             f"--policy: must make something with a method choose(candidates) or ending(...), not {policy!r}"

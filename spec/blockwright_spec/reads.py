@@ -9,6 +9,7 @@ recurrent layer fills a slot a step (`writes`), reads a state that stops exactly
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import lcm
+from typing import Protocol
 
 Prefix = tuple[Hashable, tuple[int, ...]]
 """Extra keys (adapter, salt, multimodal items) and the tokens 0..end-1: all that decides the content at a position."""
@@ -64,7 +65,14 @@ class Cross:
     """A layer in which tokens read an encoder's output: no position of the request."""
 
 
-Kind = Full | Sliding | Sinks | Chunked | Mamba | Cross
+class Stated(Hashable, Protocol):
+    """A kind that is not in this book."""
+
+    def reads(self, position: int) -> Sequence[int]:
+        """Return the earlier positions that the token at `position` reads; later ones read no others of them."""
+
+
+Kind = Full | Sliding | Sinks | Chunked | Mamba | Cross | Stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,8 @@ def reads(kind: Kind, position: int) -> Sequence[int]:
             return range(max(0, position - 1), position)
         case Cross():
             return range(0)
+        case _:
+            return kind.reads(position)
 
 
 def writes(kind: Kind, start: int, stop: int) -> range:
@@ -122,20 +132,16 @@ def entries_ahead(kind: Kind, block_size: int, known: int, stop: int, is_ahead: 
 
 
 def saved_end(saved: int, block_size: int, count: int) -> int:
-    """Return the last block end of `count` tokens, of a layer that runs ahead; 0 if its state was not left (MAMBA-6).
-
-    Steps leave the states at block ends from `saved` tokens on, each at the last one that it passes.
-    """
+    """Return the last block end of `count` tokens, of a layer that runs ahead; 0 if it left no state (MAMBA-6)."""
+    # Steps leave the states at block ends from `saved` tokens on, each at the last one that it passes.
     end = count // block_size * block_size
     return end if end >= saved else 0
 
 
 def needed(kind: Kind, length: int) -> Sequence[int]:
-    """Return the positions below `length` that some token at a position >= `length` reads.
-
-    A position that a token does not read is read by no later one, so the token at `length` reads all of them: this is
-    the union over all later tokens, which the tests form and a contract confirms for every integer.
-    """
+    """Return the positions below `length` that some token at a position >= `length` reads."""
+    # A position that a token does not read is read by no later one, so the token at `length` reads all of them: this is
+    # the union over all later tokens, which the tests form and a contract confirms for every integer.
     return reads(kind, length)
 
 
@@ -150,10 +156,8 @@ def entries(block_size: int, length: int) -> int:
 
 
 def dead(kind: Kind, block_size: int, length: int, entry: int) -> bool:
-    """Return whether all positions of an entry are below `length` and no later token reads any of them (TRIM-1).
-
-    Every token reads the encoder's output, so no entry of a cross-attention layer ever dies.
-    """
+    """Return whether all positions of an entry are below `length` and no later token reads any of them (TRIM-1)."""
+    # Every token reads the encoder's output, so no entry of a cross-attention layer ever dies.
     if isinstance(kind, Cross):
         return False
     kept = needed(kind, length)
@@ -234,9 +238,7 @@ def shows(group: Group, at: int, content: tuple[int, Prefix] | None, prefix: Pre
     The content is that group's, ends inside the block, covers the position, and equals the prefix so far; a state ends
     exactly there.
     """
-    if content is None:
-        return False
-    end = len(content[1][1])
+    end = len(content[1][1]) if content else 0
     covered = end == position + 1 if isinstance(group.kind, Mamba) else end > position
     same_block = (end - 1) // group.block_size == position // group.block_size
     return covered and same_block and content == (at, cut(prefix, end))

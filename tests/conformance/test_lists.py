@@ -33,7 +33,7 @@ def test_every_source_is_mutated_once_or_left_out_with_a_reason() -> None:
     named = {*target("offload").files, *(f"offload/{name}.py" for each in MEDIA for name in each.split())}
     assert {name for name in offload ^ named if "/tiers/" not in name} == set()
     assert all((survivors.TREE / file.partition("::")[0]).exists() for each in TARGETS for file in each.tests)
-    digests = [each.digest for each in all_mutations()]
+    digests = [(each.of, each.digest) for each in all_mutations()]
     assert len(set(digests)) == len(digests)
 
 

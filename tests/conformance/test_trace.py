@@ -92,11 +92,11 @@ def test_a_run_is_found_sound_and_a_bad_file_is_refused(tmp_path: Path, capsys: 
             check(path)
 
 
-RELEASE = "self.block_pool._release(table.blocks, start, i64(len(table.blocks)))"
+RELEASE = "state.pool._release(blocks, 0, i64(len(blocks)))"
 FAULTS: dict[str, tuple[Any, ...]] = {
     "a block is free while a request holds it": ("BLOCK-3", "_let_go_by_age", "count > 0", "count > 1"),
-    "an evicted block can be found": ("BLOCK-3", "_evict", "self._num_evictions += index.drop_run(block, count)"),
-    "an entry is released twice": ("does not hold it", "GroupTables.release", RELEASE, RELEASE, "before"),
+    "an evicted block can be found": ("BLOCK-3", "_evict", "self._forget_key(block, PASSED if passes else EVICTED)"),
+    "an entry is released twice": ("does not hold it", "let_go", RELEASE, RELEASE, "before"),
     "a shared block is written to": ("2 tables use it", "act", "tables.is_forked", "False"),
 }
 

@@ -290,8 +290,9 @@ def bytes_of(spec: KVCacheSpec) -> int:
 
 
 def kind_of(spec: KVCacheSpec) -> tuple[object, ...]:
-    own = [getattr(spec, name, None) for name in ("sliding_window", "attention_chunk_size", "num_speculative_blocks")]
-    return (type(spec), spec.block_size, *own, getattr(spec, "sink_len", 0) or None)
+    own = [getattr(spec, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    drafts = spec.num_speculative_blocks if spec.is_recurrent else None
+    return (type(spec), spec.block_size, *own, drafts, getattr(spec, "sink_len", 0) or None)
 
 
 @settings(max_examples=200)

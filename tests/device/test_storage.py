@@ -23,7 +23,7 @@ from tests.device.pools import bits
 
 from blockwright import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from blockwright.device import KVCacheStorage, copy_blocks, empty_host_caches_like, plan_kv_cache, swap_blocks
-from blockwright.device.storage import dtypes_of, torch_dtype
+from blockwright.device.storage import torch_dtype
 from blockwright.errors import BlockError, InvalidArgumentError, TooLittleMemoryError
 from blockwright.kinds import AttentionSpec
 
@@ -95,7 +95,7 @@ def test_shapes_and_dtypes_are_the_declared_ones(model: Model) -> None:
     ]
     for name in model.layers:
         spec, views = storage.plan.spec_of(name), views_of(storage, name)
-        assert [view.dtype for view in views] == [torch_dtype(dtype) for dtype in dtypes_of(spec)]
+        assert [view.dtype for view in views] == [torch_dtype(dtype) for dtype in spec.element_types]
         if isinstance(spec, MambaSpec):
             assert [view.shape[1:] for view in views] == [torch.Size(shape) for shape in spec.shapes]
         elif isinstance(spec, AttentionSpec) and not spec.kv_lora_rank and spec.head_size_v is None:
@@ -199,7 +199,7 @@ def test_poison_reaches_every_element(model: Model, data: st.DataObject) -> None
     before = noise(storage)
     group = data.draw(st.integers(0, len(storage.plan.groups) - 1))
     names = storage.plan.groups[group].layer_names
-    dtypes = {torch_dtype(dtype) for name in names for dtype in dtypes_of(storage.plan.layers[name])}
+    dtypes = {torch_dtype(dtype) for name in names for dtype in storage.plan.layers[name].element_types}
     blocks = data.draw(st.lists(st.integers(0, storage.plan.num_blocks - 1), max_size=4))
     if not all(dtype.is_floating_point for dtype in dtypes):
         with pytest.raises(InvalidArgumentError, match=r"value: nan is no torch\.int8"):

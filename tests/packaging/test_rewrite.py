@@ -1,7 +1,8 @@
 """Property: the build fails, and names the function, where a public function would get no door or lose its docstring.
 
 How: mypyc translates a small module once; the real `native/rewrite.py` takes what it wrote as it is, and refuses it
-once a name or a test is written otherwise, for each thing that it looks for.
+once a name or a test is written otherwise, for each thing that it looks for. It also refuses a public function where it
+would not look for one.
 Not covered: what the doors do (tests/core/calls/test_arguments.py); that the core's own doors are there (the build).
 """
 
@@ -90,3 +91,16 @@ def test_what_is_written_otherwise_fails_the_build(written: str, before: str, af
     assert before in written
     with pytest.raises(REWRITE["NotFoundError"], match=named):
         REWRITE["rewritten"](written.replace(before, after), SOURCE, "small")
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "if len('x'):\n    def hidden(count: int) -> int:\n        return count\n",
+        "class Shown:\n    if len('x'):\n        def hidden(self, count: int) -> int:\n            return count\n",
+        "async def hidden(count: int) -> int:\n    return count\n",
+    ],
+)
+def test_a_public_function_that_is_not_looked_for_fails_the_build(written: str, hidden: str) -> None:
+    with pytest.raises(REWRITE["HiddenError"], match=r"small\.hidden: is defined within a statement"):
+        REWRITE["rewritten"](written, f"{SOURCE}\n\n{hidden}", "small")

@@ -10,7 +10,7 @@ import random
 import pytest
 from tests.paging.support import allocator_dump, allocator_of
 
-from blockwright.core.pool.order.by_access import AccessOrder
+from blockwright.core.worth.by_access import AccessOrder
 from blockwright.errors import BlockError, InvalidArgumentError, InvariantError
 from blockwright.paging import Block, CpuGpuBlockAllocator, Device
 

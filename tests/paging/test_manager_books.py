@@ -1,6 +1,6 @@
 """Property: the block manager and the tracker of computed blocks keep their books at every limit, and so do copies.
 
-How: small cases, each of which shows one line of `paging/block_manager.py`, `computed_blocks.py` or `sequence.py`;
+How: small cases, each of which shows one line of `paging/block_manager.py` or `sequence.py`;
 every one was asked for by a change that no other test noticed (`blockwright conform --gate mutants`).
 Not covered: long histories (the gate `paged`).
 """
@@ -20,7 +20,6 @@ from blockwright.paging import (
     SimpleSequence,
     SimpleSequenceGroup,
 )
-from blockwright.paging.computed_blocks import ComputedBlocksTracker
 
 
 def manager_of(**given: Any) -> SelfAttnBlockSpaceManager:
@@ -204,36 +203,27 @@ def test_a_sequence_that_is_shorter_than_its_table_counts_as_grown_by_nothing() 
 # ---------------------------------------------------------------------- hashes of sequences
 
 
-def test_a_tracker_remembers_hashes_and_hashes_anew_what_changed() -> None:
-    tracker = ComputedBlocksTracker(2)
+def test_hashes_are_remembered_and_what_changed_is_hashed_anew() -> None:
+    tracker: Any = SelfAttnBlockSpaceManager(2, 8, 0, enable_caching=True)
     seq = SimpleSequence(1, [1, 2, 3, 4, 5])
-    hashes = tracker.hashes_of(seq)
+    hashes = tracker._hashes_of(seq)
     assert len(hashes) == 2
-    assert tracker.hashes_of(seq) is hashes
+    assert tracker._hashes_of(seq) is hashes
     seq.token_ids += [6]
-    assert tracker.hashes_of(seq) is hashes
+    assert tracker._hashes_of(seq) is hashes
     assert len(hashes) == 3
     twin = tracker.copy()
-    copied = twin.hashes_of(seq)
+    copied = twin._hashes_of(seq)
     assert copied == hashes
     assert copied is not hashes
     seq.token_ids += [7, 8]
-    assert (len(twin.hashes_of(seq)), len(hashes)) == (4, 3)
+    assert (len(twin._hashes_of(seq)), len(hashes)) == (4, 3)
     shorter = SimpleSequence(1, [1, 2])
-    assert tracker.hashes_of(shorter) == hashes[:1]
+    assert tracker._hashes_of(shorter) == hashes[:1]
     other = SimpleSequence(1, [1, 2], extra_hash=5)
-    assert tracker.hashes_of(other) != hashes[:1]
-    tracker.forget(1)
-    assert tracker.hashes_of(shorter) == hashes[:1]
-
-
-def test_a_copied_tracker_knows_what_was_hashed() -> None:
-    tracker = ComputedBlocksTracker(2)
-    seq = SimpleSequence(1, [1, 2], extra_hash=3)
-    tracker.hashes_of(seq)
-    twin = tracker.copy()
-    known = twin._of_seq[1]
-    assert (known.hashes, known.extra_hash) == (tracker._of_seq[1].hashes, 3)
+    assert tracker._hashes_of(other) != hashes[:1]
+    tracker.remove_seq_from_computed_blocks_tracker(other)
+    assert tracker._hashes_of(shorter) == hashes[:1]
 
 
 def test_sequences_tell_what_they_were_given() -> None:

@@ -10,7 +10,6 @@ from tests.paging.support import allocator_of, group_of, table_of
 
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError
 from blockwright.paging import Device, SelfAttnBlockSpaceManager, Sequence, SimpleSequence, SimpleSequenceGroup
-from blockwright.paging.computed_blocks import ComputedBlocksTracker
 
 GPU, CPU = Device.GPU, Device.CPU
 
@@ -89,11 +88,6 @@ def test_copies_of_four() -> None:
     for group in groups:
         assert twin.get_cross_block_table(group) == manager.get_cross_block_table(group)
         assert twin.get_block_table(group.seqs[0]) == manager.get_block_table(group.seqs[0])
-    tracker = ComputedBlocksTracker(2)
-    seqs = [SimpleSequence(at, [at, at]) for at in range(4)]
-    hashes = [tracker.hashes_of(seq) for seq in seqs]
-    copied = tracker.copy()
-    assert [copied._of_seq[seq.seq_id].hashes for seq in seqs] == hashes
 
 
 def test_a_group_of_four() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from blockwright_conformance.kv_cache.scopes import EVERY
+from blockwright_conformance.kv_cache.scopes import EVERY, option
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_spec.manager.events import (
     Cleared,
@@ -29,7 +29,7 @@ from blockwright_spec.reads import Full, Group
 SCOPES = [
     each
     for each in EVERY
-    if each.config.added.tells and each.name.startswith(("full, block 1: events", "sliding 2, block 1"))
+    if option(each.config, "tells") and each.name.startswith(("full, block 1: events", "sliding 2, block 1"))
 ]
 BOTH, ONE, TWO = (0, (0, (1, 2, 3, 4))), (0, (0, (1, 2))), (0, (1, (1, 2)))
 FIRST, SECOND = Stored(ONE, None, False, (1, 2), 0), Stored(BOTH, ONE[1], False, (3, 4), 0)

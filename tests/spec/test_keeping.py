@@ -14,17 +14,19 @@ import pytest
 
 from blockwright_spec import hints
 from blockwright_spec.manager import transitions as t
-from blockwright_spec.manager.added import ConfigAdded
+from blockwright_spec.manager.facts import key
 from blockwright_spec.manager.hits import found
-from blockwright_spec.manager.keeping import leaving_at_end, left, spares_of
+from blockwright_spec.manager.keeping import Keeping, spares_of
 from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.marks import memory_of
 from blockwright_spec.manager.outcomes import Done, Outcome, Step
 from blockwright_spec.manager.retention_laws import law_next_turn_hits
-from blockwright_spec.manager.state import NULL, Config, Running, State, initial, key
+from blockwright_spec.manager.state import NULL, Config, Running, State, initial
+from blockwright_spec.manager.wanted import leaving_at_end, left
 from blockwright_spec.reads import Chunked, Full, Group, Kind, Prefix, Sinks, Sliding
 
-KEEPS = ConfigAdded(keeps=True, spares=1)
-LEARNS = ConfigAdded(keeps=True, learns=(8, 1, 6), every=4)
+KEEPS = Keeping(spares=1)
+LEARNS = Keeping(parts=(8, 1, 6), every=4)
 
 
 def done(outcome: Outcome) -> State:
@@ -67,7 +69,7 @@ def served(state: State, prefix: Prefix, steps: tuple[int, ...]) -> tuple[State,
 
 
 def is_ordinary(state: State, block: int) -> bool:
-    return key(state, block) is not None and not (state.marks and state.marks[block].passing)
+    return key(state, block) is not None and not memory_of(state).marks[block].passing
 
 
 def after(turns: tuple[Turn, ...], new: Turn, held: int) -> tuple[Turn, ...]:
@@ -111,10 +113,10 @@ def explored(config: Config, depth: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize(("added", "blocks"), [(KEEPS, 10), (KEEPS, 12), (KEEPS, 14), (LEARNS, 16)])
-def test_next_turn_hits(layers: tuple[Group, ...], added: ConfigAdded, blocks: int) -> None:
+@pytest.mark.parametrize(("keeping", "blocks"), [(KEEPS, 10), (KEEPS, 12), (KEEPS, 14), (LEARNS, 16)])
+def test_next_turn_hits(layers: tuple[Group, ...], keeping: Keeping, blocks: int) -> None:
     """KEEP-1."""
-    kept, lost = explored(Config(layers, blocks, 5, added=added), 3)
+    kept, lost = explored(Config(layers, blocks, 5, chapters=(keeping,)), 3)
     assert lost == 0
     assert blocks < 14 or kept > 100
 
@@ -124,7 +126,7 @@ def test_the_promise_is_the_rule_s_doing(is_kept: bool, monkeypatch: pytest.Monk
     """Where passing blocks go by age as all others do, it is broken: trimmed windows push others out."""
     if not is_kept:
         monkeypatch.setattr(hints, "PASSING", hints.PLAIN)
-    state, turns = initial(Config(LAYERS[0], 76, 13, added=KEEPS), 1), NO_TURNS
+    state, turns = initial(Config(LAYERS[0], 76, 13, chapters=(KEEPS,)), 1), NO_TURNS
     for first in range(4):
         state, turn, held = served(state, (0, (first,) * 12), (2,) * 6)
         turns = after(turns, turn, held)
@@ -140,9 +142,9 @@ def test_random_histories(seed: int) -> None:
     windows = random.choice(kinds)
     size = random.choice([1, 2])
     groups = (Group(Full(), size), Group(windows, size), Group(Sliding(3), size))
-    learns = random.choice([None, (8, 1, 6)])
-    added = ConfigAdded(keeps=True, spares=random.randint(0, 3), learns=learns, every=random.choice([0, 4]))
-    state, turns = initial(Config(groups, random.randint(40, 90) // size, 24, added=added), 1), NO_TURNS
+    parts = random.choice([None, (8, 1, 6)])
+    keeping = Keeping(spares=random.randint(0, 3), parts=parts, every=random.choice([0, 4]))
+    state, turns = initial(Config(groups, random.randint(40, 90) // size, 24, chapters=(keeping,)), 1), NO_TURNS
     known = [tuple(random.choices((0, 1), k=random.randint(3, 8))) for _ in range(3)]
     for _ in range(25):
         tokens = random.choice(known)[: random.randint(2, 12)] + tuple(random.choices((0, 1), k=random.randint(1, 4)))

@@ -20,11 +20,12 @@ from blockwright_conformance.kv_cache.symmetry import Names
 from blockwright_spec.hints import Wish
 from blockwright_spec.manager import retention
 from blockwright_spec.manager import transitions as t
-from blockwright_spec.manager.added import ConfigAdded
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.laws import POLICY_LAWS
 from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.marks import memory_of
 from blockwright_spec.manager.outcomes import Done, Outcome, Step
+from blockwright_spec.manager.retention import Retention
 from blockwright_spec.manager.retention_laws import (
     alone,
     law_share_is_as_if_alone,
@@ -50,9 +51,9 @@ def served(state: State, prefix: Prefix, wish: Wish = Wish()) -> State:  # noqa:
     if not isinstance(outcome, Done):
         return done(t.release(state, 0, LRU))
     state = outcome.state
-    if wish.priority and state.config.added.retains:
-        state = done(retention.retain(state, 0, wish.tokens, wish.priority, state.now + wish.until))
-    if wish.first is not None and state.config.added.retains:
+    if wish.priority and retention.retention_of(state.config):
+        state = done(retention.retain(state, 0, wish.tokens, wish.priority, memory_of(state).now + wish.until))
+    if wish.first is not None and retention.retention_of(state.config):
         state = done(retention.release_prefix(state, 0, wish.first))
     return done(t.release(state, 0, LRU))
 
@@ -89,7 +90,7 @@ def histories(
 
 def test_share_is_as_if_alone() -> None:
     """SHARE-2."""
-    config = Config((Group(Full(), 1),), 6, 2, added=ConfigAdded(retains=True, floors=((1, 3), (4, 2))))
+    config = Config((Group(Full(), 1),), 6, 2, chapters=(Retention(floors=((1, 3), (4, 2))),))
     for together, apart in histories(config, 3, (1, 4), 1, 4):
         assert all(law_share_is_as_if_alone(together, apart, (1, (*tokens, 0))) for tokens in TOKENS)
         assert [law.id for law in POLICY_LAWS if not law.holds(together)] == []
@@ -98,28 +99,28 @@ def test_share_is_as_if_alone() -> None:
 @pytest.mark.parametrize("guard", [2, 3])
 def test_wrong_hints_are_bounded(guard: int) -> None:
     """HINT-3."""
-    config = Config((Group(Full(), 1),), 5, 2, added=ConfigAdded(retains=True, guard=guard))
+    config = Config((Group(Full(), 1),), 5, 2, chapters=(Retention(guard=guard),))
     for hinted, plain in histories(config, guard, (0,), 0, 5):
         assert all(law_wrong_hints_are_bounded(hinted, plain, (0, (*tokens, 0))) for tokens in TOKENS)
 
 
 def test_without_a_guard_wrong_hints_do_harm() -> None:
     """So the bound is the guard's doing."""
-    config = Config((Group(Full(), 1),), 5, 2, added=ConfigAdded(retains=True))
+    config = Config((Group(Full(), 1),), 5, 2, chapters=(Retention(),))
     pairs = histories(config, 4, (0,), 0, 5)
     assert any(not law_wrong_hints_are_bounded(*pair, (0, (*tokens, 0))) for pair in pairs for tokens in TOKENS)
 
 
 def test_a_share_is_not_left_without_floors() -> None:
     """So SHARE-2 is the floors' doing."""
-    config = Config((Group(Full(), 1),), 6, 2, added=ConfigAdded(retains=True, floors=()))
+    config = Config((Group(Full(), 1),), 6, 2, chapters=(Retention(floors=()),))
     pairs = histories(replace(config), 3, (1, 4), 1, 4)
     assert any(not law_share_is_as_if_alone(*pair, (1, (*tokens, 0))) for pair in pairs for tokens in TOKENS)
 
 
 def test_floors_must_fit() -> None:
     """SHARE-1."""
-    config = Config((Group(Full(), 1),), 6, 2, added=ConfigAdded(retains=True, floors=((1, 3), (4, 3))))
+    config = Config((Group(Full(), 1),), 6, 2, chapters=(Retention(floors=((1, 3), (4, 3))),))
     assert [law.id for law in POLICY_LAWS if not law.holds(initial(config, 1))] == ["SHARE-1"]
 
 
@@ -129,7 +130,7 @@ class Beside:
     def __init__(self, group: Group, floors: tuple[int, int], num_blocks: int, random: Random) -> None:
         shares = ((1, floors[0]), (4, floors[1]))
         longest = 3 * group.block_size
-        config = Config((group,), num_blocks + 1, longest + 2, added=ConfigAdded(retains=True, floors=shares))
+        config = Config((group,), num_blocks + 1, longest + 2, chapters=(Retention(floors=shares),))
         self.random, self.longest = random, longest
         self.together = initial(config, 4)
         self.apart = initial(alone(config, floors[0]).config, 4)
@@ -192,7 +193,7 @@ def test_share_is_as_if_alone_where_requests_run_beside_one_another(group: Group
 
 def test_a_prompt_that_is_asked_again_costs_no_share() -> None:
     """SHARE-4: charged for its duplicates, the tenant lost a block that it needed (known bug D60)."""
-    config = Config((Group(Full(), 1),), 11, 4, added=ConfigAdded(retains=True, floors=((1, 3),)))
+    config = Config((Group(Full(), 1),), 11, 4, chapters=(Retention(floors=((1, 3),)),))
     together, apart = initial(config, 1), alone(config, 3)
     for extra, tokens in ((1, (5,)), (1, (4, 6)), (1, (5,)), (4, (4, 1, 0, 8)), (1, (5, 6)), (4, (5, 0, 5))):
         together = served(together, (extra, tokens))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from blockwright import kinds
 from blockwright_lab.book.law_tags import law_ids
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +56,24 @@ def test_the_core_cites_laws() -> None:
     assert {law for path in core for _, law in cited(path.read_text(encoding="utf-8"))}
 
 
+KINDS = {each for each in vars(kinds) if each.endswith("AttentionSpec")} | {"SlidingWindowSpec", "MambaSpec"}
+
+
+def asked_classes(source: str) -> int:
+    """Count the calls of `isinstance` that ask for the class of a kind of layers."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and len(node.args) == 2]
+    asked = [node.args[1] for node in calls if isinstance(node.func, ast.Name) and node.func.id == "isinstance"]
+    return sum(any(isinstance(part, ast.Name) and part.id in KINDS for part in ast.walk(each)) for each in asked)
+
+
+def test_a_kind_says_what_it_is_and_is_not_asked_for_its_class() -> None:
+    """Two views of a page by its class, and the check of a kernel's argument, are left."""
+    counts = {path.name: asked_classes(path.read_text(encoding="utf-8")) for path in FILES}
+    assert {name: count for name, count in counts.items() if count} == {"storage.py": 2, "paged.py": 1}
+
+
 def test_checks_find_faults() -> None:
+    assert asked_classes("isinstance(a, MambaSpec | B) or isinstance(a, their.MambaSpec) or MambaSpec") == 1
     assert asserts("x = 1\nif x:\n    assert x\n") == [3]
     assert asserts("'assert x'\n# assert x\n") == []
     assert asserts("assert x\nassert x, 'y'\n", in_core=True) == [1]

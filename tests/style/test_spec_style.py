@@ -6,10 +6,8 @@ Not covered: whether the words are clear; mutation hidden behind a call into the
 """
 
 import ast
-import io
 import re
 import sys
-import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,13 +19,27 @@ CHAPTERS = sorted(SPEC.rglob("*.py"))
 FUNCTION_LINES = 25
 PAGE_LINES = 200  # the page that is read first
 FILE_LINES = 260  # usually under 200
-CODE_LINES = 5_730  # all four parts, and what comes before them
-FIRST_LINES = 1_471  # the first reading of part one
-# Of part one, what a first reading can do without.
-SECOND = (
-    *("added.py", "in_time", "events.py", "metrics.py", "laws.py", "retention.py", "keeping.py", "retention_laws.py"),
-    *("units.py", "unit_laws.py", "lease.py", "orders.py"),
+LINES = 8_053  # all four parts, and what comes before them: neither blank nor comment
+BOOK_LINES = 2_230  # book one of part one
+# Words of the options that are known in their own chapters alone: book one has no name with one of them.
+OPTIONS = set(
+    "retention retain hint hints wish mark marks tenant floors guard keeping passing spares proven tip tips share "
+    "prompts tells events event metrics counting".split()
 )
+# Options that book one still names, each with a word of it.
+STILL = {
+    "units": "unit",
+    "lookahead": "lookahead",
+    "drafts": "drafts",
+    "loads": "loading",
+    "encoders": "encoder",
+    "checkpoints": "checkpoint",
+    "time": "overlaps",
+    "fences": "fences",
+    "forks": "copies",
+    "outside": "outside",
+    "lease": "lease",
+}
 
 # Of the standard library, what talks to the world outside or depends on it.
 WORLD = set(
@@ -153,21 +165,6 @@ def names_of_others(tree: ast.Module) -> Iterator[Fault]:
             yield node.lineno, f"{node.name}: say what it is"
 
 
-def code_lines(source: str) -> int:
-    """Count lines of code: no blanks, no comments, no docstrings."""
-    tree = ast.parse(source)
-    words: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            words |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    quiet = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in quiet:
-            lines |= set(range(token.start[0], token.end[0] + 1))
-    return len(lines - words)
-
-
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
@@ -235,15 +232,39 @@ def chapters_of(node: ast.stmt, path: Path) -> list[Path]:
     )
 
 
+def lines(path: Path) -> int:
+    """Count the lines that are neither blank nor a comment."""
+    stripped = map(str.strip, path.read_text(encoding="utf-8").splitlines())
+    return sum(bool(line) and not line.startswith("#") for line in stripped)
+
+
+def book_one() -> list[Path]:
+    """The chapters of part one that its list names before those of book two."""
+    first = (SPEC / "manager/__init__.py").read_text(encoding="utf-8").partition("\nBook two")[0]
+    return [SPEC / f"manager/{name}.py" for name in re.findall(r"\d\s+`(\w+)`", first)]
+
+
+def words_of(path: Path) -> set[str]:
+    """The words of all names in a chapter's code."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    names = {getattr(node, kind, None) for node in nodes for kind in ("id", "attr", "name", "arg", "module")}
+    return {word for name in names if isinstance(name, str) for word in re.split(r"[_.]", name)}
+
+
 def test_specification_is_short() -> None:
-    counts = {named(path): code_lines(path.read_text(encoding="utf-8")) for path in CHAPTERS}
-    assert sum(counts.values()) <= CODE_LINES, counts
-    first = {name: count for name, count in counts.items() if name.startswith("manager/") and not is_second(name)}
-    assert sum(first.values()) <= FIRST_LINES, first
+    counts = {named(path): lines(path) for path in CHAPTERS}
+    assert sum(counts.values()) <= LINES, counts
+    book = {named(path): lines(path) for path in book_one()}
+    assert len(book) > 10
+    assert sum(book.values()) <= BOOK_LINES, book
 
 
-def is_second(name: str) -> bool:
-    return name.split("/")[1] in SECOND
+def test_book_one_names_no_option() -> None:
+    """But for those that are still to move, each of which is in it."""
+    found = {named(path): words_of(path) & OPTIONS for path in book_one()}
+    assert {name: words for name, words in found.items() if words} == {}
+    all_words = set[str]().union(*map(words_of, book_one()))
+    assert [option for option, word in STILL.items() if word not in all_words] == []
 
 
 # --- the rules themselves ---

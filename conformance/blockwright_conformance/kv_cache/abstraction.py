@@ -6,9 +6,11 @@ the mutants of the kit include it.
 
 from typing import Any
 
-from blockwright_spec.manager.keeping import spares_of
-from blockwright_spec.manager.retention import in_order
-from blockwright_spec.manager.state import NULL, Content, Running, State, held_tables, keys_of
+from blockwright_spec.manager.facts import held_tables, keys_of
+from blockwright_spec.manager.keeping import keeping_of, spares_of
+from blockwright_spec.manager.marks import memory_of
+from blockwright_spec.manager.retention import in_order, retention_of
+from blockwright_spec.manager.state import NULL, Content, Running, State
 
 from ..checker.lockstep import differing
 from .adapter import Observation
@@ -21,23 +23,26 @@ def expected(state: State) -> Observation:
     running = [each if isinstance(each, Running) else None for each in state.requests]
     tables = tuple([each.tables if each else None for each in running])
     published = tuple([each.published if each else None for each in running])
-    states = tuple([each.added.states if each else None for each in running])
+    states = tuple([each.states if each else None for each in running])
     for table in held_tables(state):
         for block in table:
             references[block] += block != NULL
     for block, content in state.keys:
         keys[block] = max(keys[block] or content, content, key=length)
-    added = state.config.added
     tails = tuple([tuple(sorted(map(length, keys_of(state, block)))[:-1]) for block in range(blocks)])
-    queue, overlaps = state.queue, added.overlaps
-    if added.keeps and not added.retains:  # as they will be taken; with hints, who goes depends on the taker
+    queue, overlaps = state.queue, state.config.overlaps
+    if keeping_of(state.config) and not retention_of(
+        state.config
+    ):  # as they will be taken; with hints, who goes depends on the taker
         queue = in_order(state, None, len(queue))
     settled = tuple([each.settled if each and overlaps else None for each in running])
     shown = tuple(references), tuple(keys), published, len(queue), states, settled, state.copies
-    passing = tuple([block for block, mark in enumerate(state.marks) if mark.passing])
-    tips = tuple([(at, int(mark.tip)) for at, mark in enumerate(state.marks) if mark.tip and at in state.queue])
+    passing = tuple([block for block, mark in enumerate(memory_of(state).marks) if mark.passing])
+    tips = tuple(
+        [(at, int(mark.tip)) for at, mark in enumerate(memory_of(state).marks) if mark.tip and at in state.queue]
+    )
     outside = tuple(sorted(state.outside))
-    spares, parts = spares_of(state), tails if added.unit else None
+    spares, parts = spares_of(state), tails if state.config.unit else None
     return Observation(tables, queue, *shown, outside=outside, passing=passing, tips=tips, spares=spares, tails=parts)
 
 

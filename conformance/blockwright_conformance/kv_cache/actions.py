@@ -8,8 +8,9 @@ is allowed, its meaning, and its calls on a manager.
 from collections.abc import Iterator
 from typing import Any
 
+from blockwright_spec.manager.facts import is_loading
 from blockwright_spec.manager.metrics import Call
-from blockwright_spec.manager.state import Absent, Running, State, is_loading
+from blockwright_spec.manager.state import Absent, Running, State
 
 from . import requests
 from .adapter import ManagerAdapter

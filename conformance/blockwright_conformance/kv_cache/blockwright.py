@@ -14,18 +14,21 @@ import blockwright
 import blockwright.observe
 from blockwright import Fits, KVCacheBlocks, KVCacheConfig, KVCacheManager, KVCacheSpec, Request
 from blockwright_spec.manager.events import Cleared, Event, Listener, Removed, Stored
+from blockwright_spec.manager.keeping import keeping_of
+from blockwright_spec.manager.keys import num_ahead
 from blockwright_spec.manager.metrics import Counts, Life, added
 from blockwright_spec.manager.outcomes import Publication, Step
+from blockwright_spec.manager.retention import retention_of
 from blockwright_spec.manager.state import Config, Content
 from blockwright_spec.reads import Kind, Prefix, cut
 
 from ..checker.world import twin_of
 from .adapter import EXTRAS, Copies, Counted, Explained, Found, Observation, Planned, Served, Tables
-from .scopes import kind_and_lengths
+from .scopes import LAYERS, kind_and_lengths, option
 
 TOKENS: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
 STATES: dict[str, Any] = {"shapes": ((1,),), "dtypes": ("float32",)}
-SPECS: dict[str, tuple[str, dict[str, Any]]] = {
+SPECS: dict[str, tuple[str | Callable[..., KVCacheSpec], dict[str, Any]]] = {
     "full": ("FullAttentionSpec", TOKENS),
     **dict.fromkeys(("sliding", "sinks"), ("SlidingWindowSpec", TOKENS)),
     "chunked": ("ChunkedLocalAttentionSpec", TOKENS),
@@ -38,12 +41,17 @@ LENGTHS = {"window": "sliding_window", "sinks": "sink_len", "chunk": "attention_
 LENGTHS |= {"drafts": "num_speculative_blocks"}
 
 
+def add_kind(name: str, kind: type[Any], lengths: tuple[str, ...], spec: Callable[..., KVCacheSpec]) -> None:
+    """Let scopes name a kind that is not in the product: a record with `reads`, and what declares it to a manager."""
+    LAYERS[name], SPECS[name] = (kind, lengths), (spec, {})
+
+
 def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KVCacheSpec:
     name, lengths = kind_and_lengths(kind)
     spec, options = SPECS[name]
-    own = {LENGTHS[length]: value for length, value in lengths.items()}
-    made: KVCacheSpec = getattr(package, spec)(block_size=block_size, **options, **own)
-    return made
+    own = {LENGTHS.get(length, length): value for length, value in lengths.items()}
+    make: Callable[..., KVCacheSpec] = getattr(package, spec) if isinstance(spec, str) else spec
+    return make(block_size=block_size, **options, **own)
 
 
 ERRORS = "Block DuplicateRequest InvalidArgument StaleHit UnknownRequest UnknownStep Unsupported"
@@ -54,8 +62,7 @@ JOINED = 32
 def keywords(step: Step) -> dict[str, int]:
     names = "num_draft_tokens num_external_computed_tokens num_encoder_tokens num_checkpoint_tokens "
     names += "full_sequence_must_fit reserved_blocks"
-    added = step.added
-    values = added.drafts, added.external, added.encoder, added.checkpoint, step.whole, step.reserve
+    values = step.drafts, step.external, step.encoder, step.checkpoint, step.whole, step.reserve
     return {name: value for name, value in zip(names.split(), values, strict=True) if value}
 
 
@@ -65,7 +72,7 @@ def errors_of(package: ModuleType, names: str = ERRORS) -> tuple[type[Exception]
 
 def hash_unit(config: Config) -> int:
     """Return the tokens per hashed block of a request: the unit, or the largest that divides every group's blocks."""
-    return config.added.unit or gcd(*(group.block_size for group in config.groups))
+    return config.unit or gcd(*(group.block_size for group in config.groups))
 
 
 def slices(flat: list[int], offsets: list[int], groups: int) -> list[Tables]:
@@ -75,26 +82,26 @@ def slices(flat: list[int], offsets: list[int], groups: int) -> list[Tables]:
 
 
 def options_of(config: Config) -> dict[str, Any]:
-    added = config.added
+    keeping, retention = keeping_of(config), retention_of(config)
     options: dict[str, Any] = {
         "enable_caching": config.caching,
         "use_eagle": config.eagle,
-        "overlap_steps": added.overlaps,
-        "publish_on_settlement": added.settles,
-        "enable_kv_cache_events": added.tells,
+        "overlap_steps": config.overlaps,
+        "publish_on_settlement": config.settles,
+        "enable_kv_cache_events": option(config, "tells"),
         "watermark": config.watermark / config.num_blocks,
-        "keep_wanted": added.keeps,
+        "keep_wanted": keeping is not None,
     }
-    if added.keeps:
-        options["passing_spares"] = added.spares if added.learns is None else None
-        options["wanted_interval"] = added.every
+    if keeping is not None:
+        options["passing_spares"] = keeping.spares if keeping.parts is None else None
+        options["wanted_interval"] = keeping.every
         options["track_evictions"] = True
-    if added.unit:
-        options["prefix_match_unit"] = added.unit
-    if not added.retains:
+    if config.unit:
+        options["prefix_match_unit"] = config.unit
+    if retention is None:
         return options
-    shares = {EXTRAS[extra]["cache_salt"]: floor for extra, floor in added.floors if isinstance(extra, int)}
-    return options | {"shares": shares or None, "hint_guard": added.guard / (config.num_blocks - 1)}
+    shares = {EXTRAS[extra]["cache_salt"]: floor for extra, floor in retention.floors if isinstance(extra, int)}
+    return options | {"shares": shares or None, "hint_guard": retention.guard / (config.num_blocks - 1)}
 
 
 def kv_cache_config(config: Config, package: Any = blockwright) -> KVCacheConfig:
@@ -202,29 +209,30 @@ class BlockwrightAdapter:
     def __init__(self, config: Config) -> None:
         groups, options = kv_cache_config(config, self.package), {**options_of(config), **self.options}
         self.manager: KVCacheManager = self.package.KVCacheManager(groups, config.max_model_len, **options)
-        if (
-            config.added.learns is not None and not config.added.retains
-        ):  # in fewer parts, and faster, so that few states show all of it
-            learner = self.manager.block_pool._passing
-            learner.whole, learner.slow, learner.parts = config.added.learns
+        keeping, retention = keeping_of(config), retention_of(config)
+        if keeping and keeping.parts and not retention:  # in fewer parts, and faster, so that few states show all of it
+            learner = self.manager.block_pool._order
+            learner.whole, learner.slow, learner.parts = keeping.parts
         state = self.manager._state
-        state.last_prompts = type(state.last_prompts)(config.added.last_prompts)
-        if config.added.retains:
+        state.last_prompts = type(state.last_prompts)(option(config, "last_prompts"))
+        state.keeps_prompts = option(config, "last_prompts") > 0
+        state.hears_prompts = state.hears_prompts or state.keeps_prompts
+        if retention is not None:
             self.manager.advance_time(0)  # candidates are told apart from the beginning
         self.requests: dict[str, Request] = {}
         self.prefixes: dict[str, Prefix] = {}
         self.hits: dict[str, KVCacheBlocks] = {}
         self.plans: dict[str, Fits] = {}
         self.counts: dict[str, int] = {}  # tokens of each request that its steps have computed
-        self.overlaps = config.added.overlaps
-        self.has_tails = config.added.unit > 0
+        self.overlaps = config.overlaps
+        self.has_tails = config.unit > 0
         self.shared = self.sharing(config)
-        self.stream = self.package.observe.EventStream() if config.added.tells else None
+        self.stream = self.package.observe.EventStream() if option(config, "tells") else None
         self.joined: list[tuple[int, tuple[Event, ...]]] = []
-        self.account = Account(self.manager) if config.added.counts else None
+        self.account = Account(self.manager) if option(config, "counts") else None
 
     def sharing(self, config: Config) -> Shared:
-        tells, lookahead = config.added.tells, config.added.key_lookahead
+        tells, lookahead = option(config, "tells"), num_ahead(config)
         hasher = {"hasher": self.package.Sha256Hasher(b"", lookahead)} if tells or lookahead else {}
         return Shared(hash_unit(config), partial(self.package.Request, **hasher), lookahead)
 
@@ -281,7 +289,7 @@ class BlockwrightAdapter:
         hit = self.hits[hit_of] if hit_of else None
         later = step.publication is Publication.LATER
         if self.account is not None:
-            self.account.asked_elsewhere(self.manager, request, length, step.added.external)
+            self.account.asked_elsewhere(self.manager, request, length, step.external)
         return (request, step.new, length, hit, step.lookahead, later), keywords(step)
 
     def given(self, name: str, blocks: KVCacheBlocks, stop: int) -> Tables:

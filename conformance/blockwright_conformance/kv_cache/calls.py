@@ -8,22 +8,24 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from blockwright_spec.hints import Wish
-from blockwright_spec.manager import retention, transitions
-from blockwright_spec.manager import state as states
+from blockwright_spec.manager import facts, retention, transitions
 from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.facts import certain, held_tables, is_loading, key
 from blockwright_spec.manager.in_time import folding, forgetting, forks, giving_up, outside, shortening
 from blockwright_spec.manager.in_time import in_flight as flights
+from blockwright_spec.manager.keeping import keeping_of
 from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.marks import memory_of, notes_of
 from blockwright_spec.manager.outcomes import Done, Refusal, Step
-from blockwright_spec.manager.state import NULL, Absent, Running, State, certain, held_tables, is_loading, key
+from blockwright_spec.manager.state import NULL, Absent, Running, State
 from blockwright_spec.reads import Prefix
 
 from ..checker.world import Arguments
 from .adapter import EXTRAS, ManagerAdapter, Served
 from .outcome import ManagerOutcome
-from .parts import Reply, absent, computed_of, is_untimely, name_of, running, sent, settled
-from .scopes import Scope
+from .parts import Reply, absent, computed_of, is_untimely, name_of, named, running, sent, settled
+from .scopes import Scope, option
 
 
 class Call(NamedTuple):
@@ -98,7 +100,7 @@ def start(scope: Scope, state: State) -> Arguments:
 def settle(scope: Scope, state: State) -> Arguments:
     """Yield how many drafts of which slots were rejected in the oldest step in flight."""
     misuses, untimely = "misuse" in scope.calls, is_untimely(scope)
-    if not (scope.in_flight or (state.config.added.overlaps and misuses)):
+    if not (scope.in_flight or (state.config.overlaps and misuses)):
         return
     if state.flights:
         drafted = [(flight.slot, flight.drafts) for flight in state.flights[0] if flight.slot is not None]
@@ -113,8 +115,13 @@ def settle(scope: Scope, state: State) -> Arguments:
         yield ((),)
 
 
-def settle_named(adapter: ManagerAdapter, state: State, rejected: tuple[tuple[int, int], ...]) -> None:
-    adapter.settle(tuple([(name_of(slot), count) for slot, count in rejected]))
+def with_names(method: str) -> Callable[..., None]:
+    """Return the call of an adapter's method with pairs of slots and numbers, the requests by their names."""
+
+    def named(adapter: ManagerAdapter, state: State, pairs: tuple[tuple[int, int], ...]) -> None:
+        getattr(adapter, method)(tuple([(name_of(slot), number) for slot, number in pairs]))
+
+    return named
 
 
 def finish_load(scope: Scope, state: State) -> Arguments:
@@ -122,8 +129,8 @@ def finish_load(scope: Scope, state: State) -> Arguments:
     for slot, request in enumerate(state.requests):
         if not is_loading(state, slot):
             yield from [(slot, 0)] * is_untimely(scope)
-        elif isinstance(request, Running) and request.added.loading:
-            yield from ((slot, count) for count in range(request.added.loading + 1 + ("misuse" in scope.calls)))
+        elif isinstance(request, Running) and request.loading:
+            yield from ((slot, count) for count in range(request.loading + 1 + ("misuse" in scope.calls)))
         else:
             yield slot, 0
 
@@ -151,12 +158,10 @@ def forked(state: State, slot: int, child: int, prefix: Prefix, choice: Choice) 
 
 def fork_sent(adapter: ManagerAdapter, state: State, slot: int, child: int, prefix: Prefix) -> Reply:
     """Fork a request to another, which is sent if it is not there, and dropped if refused."""
-    one = state.requests[slot]
-    if isinstance(one, Absent):
-        adapter.send(name_of(slot), (0, (0,)))
+    one, name = state.requests[slot], named(adapter, state, slot, (0, (0,)))
     computed = computed_of(state, slot) if isinstance(one, Running) else 0
     try:
-        reply = Reply(refused=not adapter.fork(name_of(slot), name_of(child), prefix, computed))
+        reply = Reply(refused=not adapter.fork(name, name_of(child), prefix, computed))
     except adapter.errors as error:
         reply = Reply(error=error)
     if isinstance(state.requests[child], Absent) and (reply.refused or reply.error):
@@ -167,7 +172,7 @@ def fork_sent(adapter: ManagerAdapter, state: State, slot: int, child: int, pref
 
 
 def copies_to_take(scope: Scope, state: State) -> Arguments:
-    yield from [()] * bool(state.copies and ("fork" in scope.calls or scope.config.added.unit))
+    yield from [()] * bool(state.copies and ("fork" in scope.calls or scope.config.unit))
 
 
 def take_copies(adapter: ManagerAdapter, state: State) -> None:
@@ -180,11 +185,12 @@ def take_copies(adapter: ManagerAdapter, state: State) -> None:
 
 
 def tick(scope: Scope, state: State) -> Arguments:
-    wishes = tuple(each.added.wish.until for each in state.requests if isinstance(each, Running))
-    if max((*wishes, *(mark.until for mark in state.marks))) > state.now:
-        yield (state.now + 1,)
+    wishes = tuple(notes_of(each).wish.until for each in state.requests if isinstance(each, Running))
+    known = memory_of(state)
+    if max((*wishes, *(mark.until for mark in known.marks))) > known.now:
+        yield (known.now + 1,)
     if "misuse" in scope.calls:
-        yield (state.now - 1,)
+        yield (known.now - 1,)
 
 
 def may_hold(scope: Scope, state: State) -> bool:
@@ -235,7 +241,7 @@ def publish(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
     yield slot, request.computed, True
     if "before" in scope.calls:
         yield slot, request.computed, False
-    if request.computed > size and not states.runs_ahead(state.config):
+    if request.computed > size and not facts.runs_ahead(state.config):
         yield slot, (request.computed - 1) // size * size, True
     if request.computed < most:
         yield slot, most, True
@@ -257,10 +263,6 @@ def publish_each(scope: Scope, state: State) -> Arguments:
         yield from ((asks,), (asks[::-1],))
         if "misuse" in scope.calls:
             yield from (((*asks, asks[0]),), ((*asks[:-1], (asks[-1][0], 2**20)),))
-
-
-def publish_named(adapter: Any, state: State, asks: tuple[tuple[int, int], ...]) -> None:
-    adapter.publish_each(tuple([(name_of(slot), end) for slot, end in asks]))
 
 
 def count_on(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
@@ -294,11 +296,8 @@ def release(scope: Scope, state: State, slot: int, prefix: Prefix | None) -> Arg
 
 
 def end(adapter: ManagerAdapter, state: State, slot: int) -> None:
-    name = name_of(slot)
-    if isinstance(state.requests[slot], Absent):
-        adapter.send(name, (0, (0,)))
-    adapter.free(name)
-    adapter.forget(name)
+    adapter.free(named(adapter, state, slot, (0, (0,))))
+    adapter.forget(name_of(slot))
 
 
 def preempt_told(adapter: ManagerAdapter, state: State, slot: int) -> None:
@@ -307,7 +306,7 @@ def preempt_told(adapter: ManagerAdapter, state: State, slot: int) -> None:
 
 def is_counted(state: State) -> bool:
     """Return whether it matters that a request goes on later."""
-    return state.config.added.counts or state.config.added.keeps
+    return option(state.config, "counts") or keeping_of(state.config) is not None
 
 
 def abort(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
@@ -335,7 +334,7 @@ def aborted(adapter: ManagerAdapter, state: State, slot: int, count: int, resume
 def shorten(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
     """Yield where the last step of a request may end: before it, and at each token of it but the last."""
     request = running(state, slot)
-    if request.settled < request.written and not request.added.loading:
+    if request.settled < request.written and not request.loading:
         yield from ((slot, count) for count in range(request.settled, request.written))
     if "misuse" in scope.calls:
         yield from ((slot, request.written + 1), (slot, request.settled))
@@ -361,25 +360,25 @@ def fold_named(adapter: Any, state: State, slot: int, count: int) -> Reply:
 
 def is_told(scope: Scope, request: Running) -> bool:
     """Return whether there was a hint for a request; only some scopes give more than one."""
-    return "odd" not in scope.calls and request.added.wish != Wish()
+    return "odd" not in scope.calls and notes_of(request).wish != Wish()
 
 
 def retain(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
     """Yield how many first tokens are to be kept, with which priority, until when."""
-    request = running(state, slot)
+    request, now = running(state, slot), memory_of(state).now
     if is_told(scope, request):
         return
-    if request.added.wish.priority == 0:
-        yield slot, state.config.groups[0].block_size, 2, state.now + 1
-        yield slot, len(prefix[1]), 1, state.now + 2
+    if notes_of(request).wish.priority == 0:
+        yield slot, state.config.groups[0].block_size, 2, now + 1
+        yield slot, len(prefix[1]), 1, now + 2
     if "misuse" in scope.calls:
-        yield from ((slot, 1, 1, state.now), (slot, 1, 0, state.now + 1), (slot, -1, 1, state.now + 1))
+        yield from ((slot, 1, 1, now), (slot, 1, 0, now + 1), (slot, -1, 1, now + 1))
 
 
 def release_prefix(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
     request = running(state, slot)
     if not is_told(scope, request):
-        if request.added.wish.first is None:
+        if notes_of(request).wish.first is None:
             yield slot, 0
         yield from [(slot, 1)] * ("odd" in scope.calls)
         yield from [(slot, -1)] * ("misuse" in scope.calls)
@@ -395,7 +394,7 @@ KINDS = {
         Kind("Fork", fork, forked, fork_sent, has_slot=True, chooses=True, word="fork"),
         Kind("TakeCopies", copies_to_take, forks.take_copies, take_copies, chooses=True),
         Kind("Start", start, flights.begin, "start"),
-        Kind("Settle", settle, flights.settle, settle_named, chooses=True),
+        Kind("Settle", settle, flights.settle, with_names("settle"), chooses=True),
         Kind("Tick", tick, retention.advance, "advance_time", word="hint"),
         Kind("Hold", hold, outside.hold, "pin", word="outside"),
         Kind("Take", take, outside.take, take_served, chooses=True, word="outside"),
@@ -408,7 +407,7 @@ KINDS = {
         Kind("Shorten", shorten, shortening.shorten, shorten_named, has_slot=True, chooses=True, word="shorten"),
         Kind("Preempt", always, transitions.preempt, preempt_told, has_slot=True, chooses=True, word="preempt"),
         Kind("Publish", publish, transitions.publish, publish_run, has_slot=True, word="later"),
-        Kind("PublishEach", publish_each, transitions.publish_each, publish_named, word="delayed"),
+        Kind("PublishEach", publish_each, transitions.publish_each, with_names("publish_each"), word="delayed"),
         Kind("Retain", retain, retention.retain, "retain", has_slot=True, word="hint"),
         Kind("ReleasePrefix", release_prefix, retention.release_prefix, "release_prefix", has_slot=True, word="hint"),
     )

@@ -24,7 +24,7 @@ from ..capabilities import Capabilities
 from ..checker.diagnose import diagnosed
 from ..checker.history import History, HistoryError, walks
 from ..gates import GateResult, Profile, factory_of
-from ..rows import LONG, Exploration, covered, ran
+from ..rows import LONG, Exploration, covered, ran, rows_of_calls
 from .actions import NAMES as ACTIONS
 from .blockwright import BlockwrightAdapter
 from .calls import KINDS as CALLS
@@ -42,8 +42,9 @@ WALKS, STEPS, OFTEN = 6, 200, 6
 """Walks through each world, each with more blocks than the one before, actions of each, and how often the calls that a
 world is about are drawn."""
 STRENGTHS: Final = {"quick": 2, "pr": 2, "nightly": 3}
-FLOORS: Final = {2: ("pairs that meet", 1.0), 3: ("triples that meet", 0.9)}
-"""How many items are to meet; of so many, their row in the report, and which part of them has to happen."""
+FLOORS: Final = {2: ("pairs that meet", 1.0), 3: ("triples that meet", 0.97)}
+"""How many items are to meet; of so many, their row in the report, and which part of them has to happen: of 10,764
+triples in every eighth world 97.9 per cent did."""
 UNDECLARED: Final = "not declared"
 CALLS_MADE: Final = frozenset((*ACTIONS, *Reason.__members__)).__contains__
 
@@ -169,6 +170,13 @@ class Array:
             left.difference_update(together(items, strength))
         return tuple(found)
 
+    def alone(self, pair: Items) -> Items:
+        """Return a world with little beside a pair: the first layer that goes with it, and large blocks."""
+        own = self.whole(pair)
+        kinds, sizes = ([*(own & each.keys() or [one for one in each if one in self.items])] for each in (KINDS, SIZES))
+        worlds = (self.whole(own | {*each}) for each in product(kinds, sizes[::-1]))
+        return next(filter(self.can_meet, worlds))
+
     @cache  # noqa: B019
     def world_of(self, items: Items) -> Scope:
         """Return the scope of a world."""
@@ -218,11 +226,17 @@ class Crossings(Exploration):
 
     def run(self, profile: Profile, progress: Advance) -> list[GateResult]:
         results, array = super().run(profile, progress), array_of(profile.implementation)
-        return results if profile.scope else [*results, *self.met(profile, results, array)]
+        if profile.scope:
+            return results
+        met = {name for each in results for name in each.fired}
+        able = () if any(each.violations for each in results) else array.able(2)
+        names = sorted({", ".join(sorted(array.alone(frozenset(pair)))) for pair in able if named(pair) not in met})
+        results += rows_of_calls(row_alone, self.kind, names, [(each, profile) for each in names], profile, progress)
+        return [*results, *self.met(profile, results, array)]
 
     def met(self, profile: Profile, results: list[GateResult], array: Array) -> Iterator[GateResult]:
         """Yield a row of pairs, and by night one of triples; behind a violation nothing happens, so none is missed."""
-        is_sure = profile.is_ours and not any(each.violations for each in results)
+        is_sure = not any(each.violations for each in results)
         for strength in range(2, STRENGTHS[profile.name] + 1):
             about, floor = FLOORS[strength]
             every = frozenset(map(named, array.able(strength)))
@@ -232,20 +246,30 @@ class Crossings(Exploration):
             yield replace(row, detail=row.detail[:LONG]) if is_red else replace(row, violations=0, law="", detail="")
 
     def row(self, scope: Scope, profile: Profile) -> GateResult:
-        items = array_of(profile.implementation).worlds(profile.name)[scope.name]
-        factory = factory_of(profile.implementation)
-        runs = [walking(scope, items, number, factory, STRENGTHS[profile.name]) for number in range(WALKS)]
-        return ran("crossings", scope.name, runs, CALLS_MADE)
+        return row_of_world(array_of(profile.implementation).worlds(profile.name)[scope.name], profile)
+
+
+def row_of_world(items: Items, profile: Profile) -> GateResult:
+    scope, factory = array_of(profile.implementation).world_of(items), factory_of(profile.implementation)
+    runs = [walking(scope, items, number, factory, STRENGTHS[profile.name]) for number in range(WALKS)]
+    return ran("crossings", scope.name, runs, CALLS_MADE)
+
+
+def row_alone(items: str, profile: Profile) -> GateResult:
+    """Walk through a world that has little beside a pair that no other world has met."""
+    return row_of_world(frozenset(items.split(", ")), profile)
 
 
 def pairs_of(profile: Profile, rows: Iterable[GateResult]) -> dict[str, Any]:
-    """Return the pairs that happened, those that did not, and those that cannot meet, each with the reason."""
-    every = [each for each in rows if each.kind == "crossed" and each.scope == FLOORS[2][0]]
+    """Return the pairs that happened, those that did not (triples too, by night), and why others cannot meet."""
+    every = {each.scope: each.fired for each in rows if each.kind == "crossed"}
     if not every:
         return {}
-    array, met = array_of(profile.implementation), sorted({name for each in every for name in each.fired})
-    why = {named(each): why for each, why in array.why.items()}
-    return {"met": met, "missed": sorted({*map(named, array.wanted)}.difference(met)), "excluded": why}
+    array, (pairs, triples) = array_of(profile.implementation), (about for about, _ in FLOORS.values())
+    found = {"met": sorted(every[pairs]), "missed": sorted({*map(named, array.wanted)} - every[pairs].keys())}
+    if triples in every:
+        found["missed triples"] = sorted({*map(named, array.able(3))} - every[triples].keys())
+    return found | {"excluded": {named(each): why for each, why in array.why.items()}}
 
 
 def named(items: Iterable[str]) -> str:

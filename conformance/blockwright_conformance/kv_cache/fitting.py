@@ -270,10 +270,10 @@ def reached(scope: Scope, state: State, action: Any, outcome: Any) -> Iterator[s
         length = len(action.prefix[1]) - (hit.length if hit else 0) if kind == "Admit" else step.new
         facts |= {
             "call chunks": kind == "Admit" and step.new < length, "call unasked": not getattr(action, "asked", True),
-            "call adopt": kind == "Admit" and step.new == 0 and hit and hit.length, "call load": step.added.external,
-            "call checkpoint": step.added.checkpoint, "call whole": step.whole or step.reserve,
+            "call adopt": kind == "Admit" and step.new == 0 and hit and hit.length, "call load": step.external,
+            "call checkpoint": step.checkpoint, "call whole": step.whole or step.reserve,
             "call plan": getattr(action, "planned", False), "feature lookahead": step.lookahead,
-            "feature encoder": step.added.encoder,
+            "feature encoder": step.encoder,
         }  # fmt: skip
     word = KINDS[kind].word if kind in KINDS else ""
     yield from (name for name, is_met in (*facts.items(), (f"call {word}", word)) if is_met)

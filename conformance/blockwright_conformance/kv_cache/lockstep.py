@@ -7,24 +7,27 @@ from typing import Any
 
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.events import Listener, Routed, num_own
+from blockwright_spec.manager.facts import held_tables
 from blockwright_spec.manager.hits import found, holding
 from blockwright_spec.manager.in_time.explain import explained
 from blockwright_spec.manager.in_time.forks import held_alone
 from blockwright_spec.manager.laws import EVENT_LAWS, METRIC_LAWS, ORDER_LAWS, ROUTER_LAWS
 from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.marks import memory_of
 from blockwright_spec.manager.metrics import Call, Counts, added, counted
 from blockwright_spec.manager.orders import Told
 from blockwright_spec.manager.outcomes import Done, Reason, When
-from blockwright_spec.manager.state import NULL, Content, Running, State, Waiting, held_tables
-from blockwright_spec.manager.step_laws import copies
+from blockwright_spec.manager.state import NULL, Content, Running, State, Waiting
 from blockwright_spec.manager.table_laws import common_prefix_blocks
+from blockwright_spec.manager.told import copies, evicted, folded
 from blockwright_spec.reads import Prefix
 
 from .abstraction import differences, expected
 from .adapter import Explained, Found, ManagerAdapter, Observation, Tables
 from .outcome import ManagerOutcome
 from .parts import OTHER, Reply, name_of, names_of
+from .scopes import option
 
 Slots = tuple[int, ...]
 
@@ -141,17 +144,18 @@ def misreported(outcome: ManagerOutcome, told: tuple[tuple[int, Content, bool], 
     """
     lost: list[tuple[int, Content]] = []
     wanted: list[tuple[int, Content]] = []
-    evicted = [(block, content) for block, content, _ in told]
+    reported = [(block, content) for block, content, _ in told]
     classes: dict[int, bool] = {}
     for before, step in outcome.steps:
         sizes = [group.block_size for group in before.config.groups]
-        for block, content in [each for each in step.evicted if num_own(before, each[1]) == sizes[each[1][0]]]:
+        for block, content in [each for each in evicted(before, step) if num_own(before, each[1]) == sizes[each[1][0]]]:
             lost.append((block, content))
             if block in before.queue:
-                classes[block] = bool(before.marks) and before.marks[block].passing
-            if (block, content) in evicted or not {*holding(step.state, content)} - {block}:
+                marks = memory_of(before).marks
+                classes[block] = bool(marks) and marks[block].passing
+            if (block, content) in reported or not {*holding(step.state, content)} - {block}:
                 wanted.append((block, content))
-    faults = [] if wanted == evicted else [f"evicted: expected {lost}, found {evicted}"]
+    faults = [] if wanted == reported else [f"evicted: expected {lost}, found {reported}"]
     wrong = [block for block, _, is_passing in told if classes.get(block, is_passing) != is_passing]
     return faults + [f"POLICY-4: told a wrong class of the evicted blocks {wrong}"] * bool(wrong)
 
@@ -189,7 +193,7 @@ def mistold(outcome: ManagerOutcome, told: Told | None) -> list[str]:
 def replaced(step: Done) -> tuple[tuple[int, int, int], ...]:
     targets = {group: target for group, _, target in copies(step)}
     copied = [(at, entry, targets[at]) for at, entry in enumerate(step.copied) if entry is not None]
-    return (*copied, *[(at, entry, first) for at, entry, _, first in step.folded])
+    return (*copied, *[(at, entry, first) for at, entry, _, first in folded(step)])
 
 
 def unexplained(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...]) -> list[str]:
@@ -238,7 +242,7 @@ def mislet(adapter: ManagerAdapter, state: State) -> list[str]:
 def misrouted(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ...]) -> list[str]:
     """Name the laws that the answers of a router break, where a manager that tells of events has one."""
     ask: Any = getattr(adapter, "routed", None)
-    answers = ask(prompts) if ask is not None and state.config.added.tells else ()
+    answers = ask(prompts) if ask is not None and option(state.config, "tells") else ()
     pairs = [(law, Routed(*each)) for law in ROUTER_LAWS for each in zip(prompts, answers, strict=False)]
     return [f"{law.id}: {law.statement}: was told {each}" for law, each in pairs if not law.holds(state, each)]
 

@@ -3,12 +3,12 @@
 from typing import Any, NamedTuple
 
 from blockwright_spec.manager import transitions
-from blockwright_spec.manager.added import StepAdded
 from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.facts import in_flight, recurrent
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Fits, Plan, Publication, Reason, Refusal, Step
-from blockwright_spec.manager.state import Absent, Hit, Running, State, Waiting, in_flight, recurrent
+from blockwright_spec.manager.state import Absent, Hit, Running, State, Waiting
 from blockwright_spec.reads import Mamba, Prefix
 
 from .adapter import Found, ManagerAdapter, Planned, Served, Tables
@@ -49,7 +49,7 @@ def step_of(
     new: int, lookahead: int = 0, later: bool = False, whole: bool = False, reserve: int = 0, **more: int
 ) -> Step:
     publication = Publication.LATER if later else Publication.NOW
-    return Step(new, lookahead, publication, whole, reserve, StepAdded(**more))
+    return Step(new, lookahead, publication, whole, reserve, **more)
 
 
 def sent(state: State, slot: int, prefix: Prefix) -> State:
@@ -92,20 +92,16 @@ def running(state: State, slot: int) -> Running:
 def computed_of(state: State, slot: int) -> int:
     """Return the engine's count of a running request; with steps in flight, their tokens are included."""
     request = running(state, slot)
-    return request.written if state.config.added.overlaps else request.computed
+    return request.written if state.config.overlaps else request.computed
 
 
 def wanted(state: State, slot: int, request: Running) -> int:
     """Count the tokens that a running request may be given slots for; with steps in flight also one still unknown."""
-    if not state.config.added.overlaps:
-        return 0 if request.added.loading else len(request.prefix[1]) - request.computed
-    if request.added.loading or not state.flights or any(flight.slot == slot for flight in state.flights[-1]):
+    if not state.config.overlaps:
+        return 0 if request.loading else len(request.prefix[1]) - request.computed
+    if request.loading or not state.flights or any(flight.slot == slot for flight in state.flights[-1]):
         return 0
-    if (
-        recurrent(state.config)
-        and request.added.drafts
-        and (request.computed < request.written or in_flight(state, slot))
-    ):
+    if recurrent(state.config) and request.drafts and (request.computed < request.written or in_flight(state, slot)):
         return 0
     return min(max(1, len(request.prefix[1]) - request.written), state.config.max_model_len - request.written)
 
@@ -127,7 +123,7 @@ def places(scope: Scope, state: State, begin: int, new: int) -> tuple[int, ...]:
 
 def is_idle(scope: Scope, state: State) -> bool:
     """Return whether no step has been started that slots could be given in."""
-    return state.config.added.overlaps and not state.flights and not is_untimely(scope)
+    return state.config.overlaps and not state.flights and not is_untimely(scope)
 
 
 def is_untimely(scope: Scope) -> bool:
@@ -139,6 +135,13 @@ def absent(state: State) -> int | None:
 
 
 # ---- the manager's side
+
+
+def named(adapter: ManagerAdapter, state: State, slot: int, prefix: Prefix) -> str:
+    """Return the name of the request in a slot, which is sent if it is not there."""
+    if isinstance(state.requests[slot], Absent):
+        adapter.send(name_of(slot), prefix)
+    return name_of(slot)
 
 
 def allocate(

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
-from blockwright_spec.manager import state as states
-from blockwright_spec.manager import transitions
+from blockwright_spec.manager import facts, transitions
 from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.facts import certain, is_loading, recurrent
 from blockwright_spec.manager.hits import found, sound
 from blockwright_spec.manager.in_time import outside
 from blockwright_spec.manager.lease import lease
@@ -14,13 +14,13 @@ from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import plan_admission, plan_growth
 from blockwright_spec.manager.preconditions import wrong_hit
-from blockwright_spec.manager.state import Absent, Hit, Running, State, Waiting, certain, is_loading, recurrent
+from blockwright_spec.manager.state import Absent, Hit, Running, State, Waiting
 from blockwright_spec.reads import Prefix
 
 from . import parts
 from .adapter import Found, ManagerAdapter
 from .outcome import ManagerOutcome, outcome_of
-from .parts import Reply, allocate, computed_of, hit_of, looked_up, name_of, running, sent, settled, step_of
+from .parts import Reply, allocate, computed_of, hit_of, looked_up, name_of, named, running, sent, settled, step_of
 from .scopes import Scope
 
 
@@ -79,9 +79,7 @@ class Admit(NamedTuple):
         return settled(state, transitions.admit(ready, self.slot, hit or Hit(), self.step, choice), hit)
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        name, absent = name_of(self.slot), isinstance(state.requests[self.slot], Absent)
-        if absent:
-            adapter.send(name, self.prefix)
+        absent, name = isinstance(state.requests[self.slot], Absent), named(adapter, state, self.slot, self.prefix)
         hit = adapter.find(name) if self.asked else None
         plan = None
         if self.planned:
@@ -109,10 +107,7 @@ class Find(NamedTuple):
         return ManagerOutcome(after, (), None, hit)
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        name = name_of(self.slot)
-        if isinstance(state.requests[self.slot], Absent):
-            adapter.send(name, self.prefix)
-        return Reply(hit=adapter.find(name))
+        return Reply(hit=adapter.find(named(adapter, state, self.slot, self.prefix)))
 
 
 class Touch(NamedTuple):
@@ -133,10 +128,7 @@ class Touch(NamedTuple):
         return settled(after, outcome, hit)
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        name = name_of(self.slot)
-        if isinstance(state.requests[self.slot], Absent):
-            adapter.send(name, self.prefix)
-        return Reply(hit=adapter.touch(name, self.most))
+        return Reply(hit=adapter.touch(named(adapter, state, self.slot, self.prefix), self.most))
 
 
 class AdmitHeld(NamedTuple):
@@ -171,9 +163,9 @@ class Grow(NamedTuple):
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
         request = running(state, slot)
         remaining = len(prefix[1]) - request.computed
-        if request.added.loading or parts.is_idle(scope, state):
+        if request.loading or parts.is_idle(scope, state):
             return
-        if state.config.added.overlaps:
+        if state.config.overlaps:
             yield from cls.overlapped(scope, state, slot, request)
         elif remaining:
             for new in parts.chunks(scope, remaining):
@@ -186,7 +178,7 @@ class Grow(NamedTuple):
             if "later" in scope.calls:
                 for place in parts.places(scope, state, request.computed, remaining):
                     yield cls(slot, step_of(remaining, later=True, checkpoint=place))
-        if states.runs_ahead(state.config):
+        if facts.runs_ahead(state.config):
             yield from cls.ahead(scope, state, slot, request)
 
     @classmethod
@@ -199,7 +191,7 @@ class Grow(NamedTuple):
 
     @classmethod
     def drafted(cls, scope: Scope, state: State, slot: int, remaining: int, drafts: int) -> Iterator[Self]:
-        most = states.draft_states(state.config)
+        most = facts.draft_states(state.config)
         if most is None:
             yield cls(slot, Step(remaining + drafts))
         if most is None or drafts <= most:
@@ -321,7 +313,7 @@ class WrongStep(NamedTuple):
         if computed < one.written:  # known drafts are said to hold only now, or all of them though they are not known
             known = min(one.written, len(prefix[1]))
             yield cls(slot, prefix, known if computed < known else one.written, Step(1))
-        if config.added.overlaps or recurrent(config):
+        if config.overlaps or recurrent(config):
             for step in (step_of(1, drafts=1), step_of(2, drafts=1), step_of(0, external=1), step_of(1, encoder=1)):
                 yield cls(slot, prefix, computed, step)
         beyond = (1, 2**31, 2**63) if "odd" in scope.calls else (1,)
@@ -339,9 +331,7 @@ class WrongStep(NamedTuple):
         return settled(state, transitions.grow(state, self.slot, self.computed, self.step, choice))
 
     def perform(self, adapter: ManagerAdapter, state: State) -> Reply:
-        name, there = name_of(self.slot), isinstance(state.requests[self.slot], Running)
-        if not there:
-            adapter.send(name, self.prefix)
+        there, name = isinstance(state.requests[self.slot], Running), named(adapter, state, self.slot, self.prefix)
         reply = allocate(adapter, name, self.computed, self.step)
         if not there:
             adapter.forget(name)

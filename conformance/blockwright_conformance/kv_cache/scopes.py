@@ -5,13 +5,19 @@ A scope fixes a manager's configuration, the prompts and tokens an engine may se
 
 import tomllib
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 
-from blockwright_spec.manager.added import ConfigAdded
-from blockwright_spec.manager.state import Config, span
+from blockwright_spec.manager.chapters import Chapter
+from blockwright_spec.manager.events import Events
+from blockwright_spec.manager.facts import span
+from blockwright_spec.manager.keeping import Keeping
+from blockwright_spec.manager.metrics import Metrics
+from blockwright_spec.manager.prompts import LastPrompts, LookAhead
+from blockwright_spec.manager.retention import Retention, floors_of
+from blockwright_spec.manager.state import Config
 from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sinks, Sliding, entries
 
 
@@ -136,9 +142,9 @@ def sized(scope: Scope, part: int) -> Scope:
     config = scope.config
     states = sum(getattr(each.kind, "drafts", 0) for each in config.groups)
     least = 2 + states + sum(entries(span(config, each), config.max_model_len) for each in config.groups)
-    least += scope.outside + config.watermark + len(config.groups) * (config.added.unit > 0)
+    least += scope.outside + config.watermark + len(config.groups) * (config.unit > 0)
     more = max(0, config.num_blocks - least) * part // SIZES
-    blocks = config.num_blocks if config.added.floors else min(config.num_blocks, least + more)
+    blocks = config.num_blocks if floors_of(config) else min(config.num_blocks, least + more)
     return replace(scope, config=replace(config, num_blocks=blocks))
 
 
@@ -155,21 +161,35 @@ def of_row(names: str, *row: Any) -> Scope:
 
 FLAGS = (
     "caching", "eagle", "watermark", "settles", "tells", "counts", "retains", "floors", "guard", "keeps", "spares",
-    "learns", "every", "key_lookahead", "unit", "last_prompts",
+    "parts", "every", "key_lookahead", "unit", "last_prompts",
 )  # fmt: skip
 
-ADDED = tuple([each.name for each in fields(ConfigAdded)])
-"""Options of a configuration that stand in what a second reading adds to it."""
+CHAPTERS: tuple[tuple[str, type[Chapter], tuple[str, ...]], ...] = (
+    ("keeps", Keeping, ("spares", "parts", "every")),
+    ("retains", Retention, ("floors", "guard")),
+    ("", LookAhead, ("key_lookahead",)),
+    ("", LastPrompts, ("last_prompts",)),
+    ("tells", Events, ()),
+    ("counts", Metrics, ()),
+)
+"""Options that are chapters: the word that turns each on, if one of its settings does not, and its settings."""
 
 
 def configured(groups: tuple[Group, ...], num_blocks: int, max_model_len: int, **options: Any) -> Config:
     """Return a configuration from all its options, those that a second reading adds among them."""
-    added = ConfigAdded(**{name: options.pop(name) for name in ADDED if name in options})
-    return Config(groups, num_blocks, max_model_len, added=added, **options)
+    chapters: tuple[Chapter, ...] = ()
+    for word, kind, names in CHAPTERS:
+        own = {name: options.pop(name) for name in names if name in options}
+        chapters += (kind(**own),) * bool(options.pop(word, False) if word else any(own.values()))
+    return Config(groups, num_blocks, max_model_len, chapters=chapters, **options)
 
 
 def option(config: Config, name: str) -> Any:
-    return getattr(config.added if name in ADDED else config, name)
+    for word, kind, names in CHAPTERS:
+        own = next((each for each in config.chapters if isinstance(each, kind)), None)
+        if name in (word, *names):
+            return own is not None if name == word else getattr(own or kind(), name)
+    return getattr(config, name)
 
 
 def is_quick(each: Scope) -> bool:

@@ -15,8 +15,10 @@ from hashlib import blake2b
 from itertools import permutations, product
 from typing import Any
 
-from blockwright_spec.hints import Mark
-from blockwright_spec.manager.state import Running, State, Waiting, certain, is_loading, owned, span
+from blockwright_spec.hints import NOTHING_LEFT, UNSAID, Leaving, Mark, Wish
+from blockwright_spec.manager.facts import certain, is_loading, owned, span
+from blockwright_spec.manager.marks import memory_of, notes_of
+from blockwright_spec.manager.state import Running, State, Waiting
 from blockwright_spec.reads import Group, Prefix, dead, entries
 
 Form = tuple[list[int], list[int], list[Any], list[list[int]], list[Any]]
@@ -61,11 +63,12 @@ def marks_of(state: State, names: Names) -> list[int]:
 
 def remembered(state: State, names: Names) -> list[int]:
     """Return the hint for each block as a number; an expired hint is as none."""
-    if not state.marks:
+    known = memory_of(state)
+    if not known.marks:
         return [0] * state.config.num_blocks
     return [
-        names.number((((mark.priority, mark.until - state.now) * (mark.until > state.now), *placed(mark)), ()))
-        for mark in state.marks
+        names.number((((mark.priority, mark.until - known.now) * (mark.until > known.now), *placed(mark)), ()))
+        for mark in known.marks
     ]
 
 
@@ -82,12 +85,21 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         trimmed = tuple([num_dead(each, span(config, each), request.trimmed) for each in config.groups])
         blocks = tuple([tuple([marks[block] if block else -1 for block in table]) for table in owned(request)])
         least = max(certain(request), request.settled)
-        added, wish, wants = request.added, request.added.wish, request.added.wants
-        counts = request.computed, request.written, added.drafts, least, added.encoder, added.loading, added.checkpoint
-        said = (wish.tokens, wish.priority, wish.until - state.now, wish.first if wish.first is not None else -1)
-        wanted, tails = (wants.lengths, wants.proven, wants.output), (added.tails, added.end_tails)
-        lengths = wanted, tails, added.is_delayed, added.is_lost, added.is_inside, added.folded
-        facts = trimmed, counts, request.published, slot in state.due, said if state.marks else (), lengths
+        wish, wants = notes_of(request).wish, notes_of(request).wants
+        known = memory_of(state)
+        counts = (
+            request.computed,
+            request.written,
+            request.drafts,
+            least,
+            request.encoder,
+            request.loading,
+            request.checkpoint,
+        )
+        said = (wish.tokens, wish.priority, wish.until - known.now, wish.first if wish.first is not None else -1)
+        wanted, tails = (wants.lengths, wants.proven, wants.output), (request.tails, request.end_tails)
+        lengths = wanted, tails, request.is_delayed, request.is_lost, request.is_inside, request.folded
+        facts = trimmed, counts, request.published, slot in state.due, said if known.marks else (), lengths
         settled = request.settled if names.gives_up else -1
         return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request), settled
     loading = bool(state.fences) and is_loading(state, slot)
@@ -102,7 +114,7 @@ def num_dead(group: Group, size: int, length: int) -> int:
 
 
 def timed(state: State, slot: int, request: Running) -> tuple[Any, ...]:
-    if not state.config.added.overlaps:
+    if not state.config.overlaps:
         return ()
     flights = [(at, each) for at, step in enumerate(state.flights) for each in step if each.slot == slot]
     return request.settled, tuple([(at, each.start, each.stop, each.drafts) for at, each in flights])
@@ -166,20 +178,22 @@ def ordered(
         if isinstance(request, Waiting)
         for table in request.hit.tables
     ]
-    time: list[Any] = [len(state.flights)] if state.config.added.overlaps else []
+    known = memory_of(state)
+    time: list[Any] = [len(state.flights)] if state.config.overlaps else []
     for fence in state.fences:
         owner = slots.index(fence.slot) if fence.step is None else -1
         blocks = [[labels.setdefault(block, len(labels)) for block in table] for table in fence.tables]
-        wish, left = fence.wish, fence.leaving
-        said = (fence.extra, wish.tokens, wish.priority, wish.until - state.now, wish.first or 0)
+        wish = next((each for each in fence.said if isinstance(each, Wish)), UNSAID)
+        left = next((each for each in fence.said if isinstance(each, Leaving)), NOTHING_LEFT)
+        said = (fence.extra, wish.tokens, wish.priority, wish.until - known.now, wish.first or 0)
         parts = left.passing, left.prompt, left.output, left.asked
         leaving = [sorted([labels[block] for block in part]) for part in parts]
-        time.append((-1 if fence.step is None else fence.step, owner, blocks, (said, leaving) if state.marks else ()))
+        time.append((-1 if fence.step is None else fence.step, owner, blocks, (said, leaving) if known.marks else ()))
     time += [(group, *[labels.setdefault(block, len(labels)) for block in ends]) for group, *ends in state.copies]
     time += [slots.index(slot) for slot in state.due]
     times = Counter(state.outside)
     for block in sorted(times, key=lambda block: (marks[block], times[block])):
         labels.setdefault(block, len(labels))
     time += sorted([(labels[block], times[block]) for block in times])
-    time += [state.share, *[names.number(prefix) for prefix in state.prompts]]
+    time += [known.share, *[names.number(prefix) for prefix in known.prompts]]
     return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables, time

@@ -6,11 +6,12 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from blockwright_spec.manager.effects import adopted, requeued
+from blockwright_spec.manager.effects import adopt, enqueue
+from blockwright_spec.manager.facts import held_tables
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Reason, Refusal
-from blockwright_spec.manager.publication import replaced
-from blockwright_spec.manager.state import Running, State, held_tables
+from blockwright_spec.manager.publication import put_request
+from blockwright_spec.manager.state import Running, State
 from blockwright_spec.manager.transitions import trim
 
 from .adapter import Observation, Tables
@@ -56,7 +57,7 @@ def merged(state: State, tables: tuple[Tables | None, ...]) -> State:
         now = tuple(tuple(map(entry, own, (*shown, *own[len(shown) :]))) for own, shown in pairs)
         if isinstance(request, Running) and now and now != request.tables:
             gone |= {*sum(request.tables, ())} - {*sum(now, ())}
-            state = adopted(replaced(state, slot, replace(request, tables=now)), now)
+            state = adopt(put_request(state, slot, replace(request, tables=now)), now)
     return forgotten(state, gone)
 
 
@@ -65,4 +66,4 @@ def forgotten(state: State, blocks: Iterable[int]) -> State:
     free = {*blocks}.difference(*held_tables(state))
     keys = tuple(pair for pair in state.keys if pair[0] not in free)
     queue = tuple(block for block in state.queue if block not in free)
-    return requeued(replace(state, keys=keys, queue=queue), tuple(sorted(free))) if free else state
+    return enqueue(replace(state, keys=keys, queue=queue), tuple(sorted(free))) if free else state

@@ -6,6 +6,7 @@ from typing import Any
 from blockwright_spec.law import Law
 from blockwright_spec.manager.laws import LAWS, POLICY_LAWS, POLICY_STEP_LAWS, STEP_LAWS
 from blockwright_spec.manager.outcomes import Reason
+from blockwright_spec.manager.retention import Marking
 from blockwright_spec.manager.state import Config, Running, State, Waiting, initial
 
 from ..checker.lockstep import Compared
@@ -63,14 +64,14 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         super().__init__(scope)
         self.factory, self.is_long = factory, is_long
         self.declares = getattr(factory, "capabilities", None) is not None
-        if scope.config.added.retains or scope.config.added.keeps or hasattr(factory, "policy"):
+        marked = any(isinstance(each, Marking) for each in scope.config.chapters)
+        if marked or hasattr(factory, "policy"):
             kept = "POLICY-" if hasattr(factory, "policy") else ""  # what a policy says of blocks, nobody else knows
             self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
             own = "POLICY-4" if getattr(factory, "chooses", False) else ""  # an order of its own may keep passing ones
             self.step_laws += tuple([law for law in POLICY_STEP_LAWS if law.id.startswith(kept) and law.id != own])
         self.names = Names(gives_up=not scope.calls.isdisjoint(("abort", "shorten")))
         self.lookups: dict[tuple[View, bool], list[Law]] = {}
-        marked = scope.config.added.retains or scope.config.added.keeps
         self.of_view = LOOKUP_LAWS if marked else LOOKUP_LAWS | {"LIVE-3"}  # which reads an idle pool as well
 
     def initial(self) -> State:

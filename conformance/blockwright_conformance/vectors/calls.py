@@ -1,7 +1,7 @@
 """Calls and answers without Python: plain names, integers and lists, the same in a vector and on the wire.
 
-A call represents one method of `adapter.ManagerAdapter`. Its arguments are listed in `SIGNATURES`; those with a default
-may be left out.
+A call represents one method of `adapter.ManagerAdapter`. ``calls.toml`` lists its arguments; those with a default may
+be left out.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from blockwright_spec.reads import Prefix
 
 from ..kv_cache.adapter import Copies, Found, ManagerAdapter, Served, Tables
 from ..kv_cache.parts import step_of
+from ..kv_cache.scopes import rows_of
 
 
 class Field(NamedTuple):
@@ -22,27 +23,21 @@ class Field(NamedTuple):
     """The value that stands for it where it is left out; None: it is never left out."""
 
 
-REQUEST = Field("request", "name")
-STEP = ("lookahead", "later", "drafts", "external", "encoder", "whole", "reserve", "checkpoint")
-"""What `allocate` may ask for beyond new tokens, each 0 where it is left out."""
+def field_of(text: str) -> Field:
+    """Return a field of the file: ``name:shape=default``."""
+    named, _, default = text.partition("=")
+    name, _, shape = named.partition(":")
+    return Field(name, shape or "count", int(default) if default else None)
 
-SIGNATURES: dict[str, tuple[Field, ...]] = {
-    "send": (REQUEST, Field("extra"), Field("tokens", "tokens")),
-    **dict.fromkeys(("forget", "find", "free"), (REQUEST,)),
-    "allocate": (
-        *(REQUEST, Field("computed"), Field("new"), Field("hit_length"), Field("hit_of", "name")),
-        *(Field(name, "count", 0) for name in STEP),
-    ),
-    "batch": (Field("lookahead"), Field("asks", "pairs")),
-    "append": (REQUEST, Field("tokens", "tokens")),
-    **dict.fromkeys(("publish", "publish_before", "trim"), (REQUEST, Field("end"))),
-    "free_before": (REQUEST, Field("computed")),
-    "fork": (REQUEST, Field("child", "name"), Field("computed"), Field("extra"), Field("tokens", "tokens")),
-    **dict.fromkeys(("copies", "reset", "start"), ()),
-    "settle": (Field("rejected", "pairs"),),
-    "loaded": (REQUEST, Field("count")),
-    "common": (REQUEST, Field("running")),
-}
+
+FILE = rows_of(__file__)
+SIGNATURES, ANSWERS = (
+    {word: tuple(map(field_of, texts)) for word, texts in FILE[part].items()} for part in ("calls", "answers")
+)
+"""The fields of each call, and of each answer, by their words."""
+SILENT: dict[str, str] = FILE["silent"]
+STEP = tuple([each.name for each in SIGNATURES["allocate"] if each.default is not None])
+"""What `allocate` may ask for beyond new tokens."""
 
 NOBODY = "-"
 """The name of no request: `hit_of` where a call brings no hit."""
@@ -76,26 +71,8 @@ class Answer(NamedTuple):
     reason: str = ""
 
 
-ANSWERS: dict[str, tuple[Field, ...]] = {
-    "ok": (),
-    "hit": (Field("length"), Field("tables", "tables")),
-    "blocks": (Field("tables", "tables"),),
-    "served": (Field("served", "tables of requests"), Field("whole", "flag")),
-    "copies": (Field("copies", "copies"),),
-    "counts": (Field("counts", "tokens"),),
-    **dict.fromkeys(("refused", "error"), (Field("reason", "name"),)),
-}
-"""The words of answers, each with its fields; "refused" is "not now" or "never", "error" says that a call is wrong."""
-
 STALE, EITHER = "HIT_STALE", "TOO_LONG"
 """The reason that has an error of its own, and the one that may be answered by a refusal or by an error."""
-
-SILENT = {
-    "start": "start", "settle": "settle", "loaded": "finish_load", "append": "append", "publish": "publish",
-    "publish_before": "publish_before", "trim": "trim", "free": "free", "free_before": "free_before",
-    "forget": "forget",
-}  # fmt: skip
-"""Calls that return nothing, each with the method of the same arguments that it stands for."""
 
 
 def asked(adapter: ManagerAdapter, call: Call) -> Answer:
@@ -158,9 +135,9 @@ class ByCalls:
         return Found(hit.length, hit.tables)
 
     def allocate(self, name: str, computed: int, step: Step, length: int, hit_of: str | None) -> Tables | None:
-        added, later = step.added, int(step.publication is Publication.LATER)
-        options = step.lookahead, later, added.drafts, added.external, added.encoder, int(step.whole), step.reserve
-        values = computed, step.new, length, hit_of or NOBODY, *options, added.checkpoint
+        later = int(step.publication is Publication.LATER)
+        options = step.lookahead, later, step.drafts, step.external, step.encoder, int(step.whole), step.reserve
+        values = computed, step.new, length, hit_of or NOBODY, *options, step.checkpoint
         answer = self.said("allocate", name, *values, may=("blocks", "refused"))
         return answer.tables if answer.word == "blocks" else None
 

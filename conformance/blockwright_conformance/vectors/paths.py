@@ -16,6 +16,7 @@ from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Publication, When
 from blockwright_spec.manager.state import Hit, Running, State, Waiting, initial
 from blockwright_spec.manager.table_laws import common_prefix_blocks
+from blockwright_spec.manager.told import evicted
 from blockwright_spec.reads import Prefix
 
 from ..checker.world import Action, kind_of
@@ -51,12 +52,12 @@ def sort_of(state: State, action: Action, outcome: ManagerOutcome) -> tuple[str,
     after, hit = outcome.state, outcome.hit
     signs = [kind_of(action), outcome.refusal.reason.name if outcome.refusal else ""]
     step = getattr(action, "step", None)
-    parts = (action, step, step.added) if step else (action,)
+    parts = (action, step) if step else (action,)
     signs += [name for name in OPTIONS if any(getattr(part, name, None) for part in parts)]
     signs += ["later"] * (step is not None and step.publication is Publication.LATER)
     signs += ["again"] * (isinstance(action, Admit) and isinstance(state.requests[action.slot], Waiting))
-    for step in outcome.done:
-        signs += ["evicts"] * bool(step.evicted) + ["trims"] * any(step.nulled) + ["copies"] * any(step.copied)
+    for before, step in outcome.steps:
+        signs += ["evicts"] * bool(evicted(before, step)) + ["trims"] * any(step.nulled) + ["copies"] * any(step.copied)
         signs += ["takes"] * any(step.new)
     signs += ["publishes"] * (len(set(after.keys) - set(state.keys)) > 0)
     signs += ["frees"] * (len(after.queue) > len(state.queue))

@@ -12,12 +12,12 @@ from itertools import combinations, permutations
 from typing import Any, NamedTuple
 
 from blockwright_spec.manager import transitions
-from blockwright_spec.manager.added import StepAdded
+from blockwright_spec.manager.facts import draft_states, is_loading, recurrent
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.in_time.forks import take_copies
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Step
-from blockwright_spec.manager.state import Content, Running, State, draft_states, is_loading, recurrent
+from blockwright_spec.manager.state import Content, Running, State
 from blockwright_spec.worker import rows as calls
 from blockwright_spec.worker.input_laws import Handed, RowCall
 from blockwright_spec.worker.inputs import Inputs, Work, inputs, stepped
@@ -186,7 +186,7 @@ def serve(scope: WorkerScope, state: Serving) -> Arguments:
             case "Admit":
                 is_in_time = not (busy and recurrent(config))
             case "Release" | "Preempt":
-                is_in_time = each.slot not in busy or config.added.settles
+                is_in_time = each.slot not in busy or config.settles
             case "Fork" | "Start" | "Settle":
                 is_in_time = not busy
             case "TakeCopies" | "GrowEach" | "Reset":
@@ -227,7 +227,7 @@ def work_of(action: Any, before: State) -> Work | None:
         case requests.Admit(slot, prefix, step) if step.new:
             return Work(slot, found(before, prefix, LRU).length if before.config.caching else 0, step.new)
         case requests.Grow(slot, step):
-            return Work(slot, computed_of(before, slot), step.new, step.added.drafts)
+            return Work(slot, computed_of(before, slot), step.new, step.drafts)
     return None
 
 
@@ -240,8 +240,8 @@ def changes(before: State, after: State) -> Iterator[WorkerCall]:
     """Yield the calls by which a worker learns the changes of a call on the manager other than a batch."""
     for slot, (old, new) in enumerate(zip(before.requests, after.requests, strict=True)):
         if isinstance(new, Running):
-            if not isinstance(old, Running) or (old.tables, old.added.states) != (new.tables, new.added.states):
-                yield WorkerCall("Add", (Row(slot, new.tables, new.added.states, new.added.encoder),))
+            if not isinstance(old, Running) or (old.tables, old.states) != (new.tables, new.states):
+                yield WorkerCall("Add", (Row(slot, new.tables, new.states, new.encoder),))
         elif isinstance(old, Running):
             yield WorkerCall("Remove", (slot,))
 
@@ -269,10 +269,10 @@ def batch(scope: WorkerScope, state: Serving) -> Arguments:
 
 def batched(state: Serving, asks: tuple[tuple[int, int, int], ...]) -> Served:
     before, parts = state.manager, list(state.parts)
-    steps = tuple((slot, computed_of(before, slot), Step(new, added=StepAdded(drafts))) for slot, new, drafts in asks)
+    steps = tuple((slot, computed_of(before, slot), Step(new, drafts=drafts)) for slot, new, drafts in asks)
     dones, refusal = transitions.grow_each(before, steps, LRU)
     for (slot, begin, step), done in zip(steps, dones, strict=False):
-        parts.append(Part(Work(slot, begin, step.new, step.added.drafts), before.contents))
+        parts.append(Part(Work(slot, begin, step.new, step.drafts), before.contents))
         before = done.state
     events = ["copies in a batch"] * any(any(entry is not None for entry in done.copied) for done in dones)
     events += ["second batch"] * bool(state.parts and dones)

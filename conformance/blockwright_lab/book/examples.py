@@ -12,8 +12,10 @@ from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.requests import Admit, Grow
 from blockwright_conformance.kv_cache.scopes import EVERY, Scope, rows_of
 from blockwright_conformance.kv_cache.world import KVCacheWorld
+from blockwright_spec.manager.facts import holders, key
 from blockwright_spec.manager.outcomes import Reason
-from blockwright_spec.manager.state import NULL, Running, State, holders, key
+from blockwright_spec.manager.state import NULL, Running, State
+from blockwright_spec.manager.told import evicted
 
 Record = dict[str, Any]
 AnyNode = Node[State, ManagerAdapter]
@@ -46,7 +48,7 @@ def is_found_again(before: State, action: Action, answer: ManagerOutcome) -> boo
 
 
 def is_evicted(before: State, action: Action, answer: ManagerOutcome) -> bool:
-    return any(step.evicted for step in answer.done)
+    return any(evicted(start, step) for start, step in answer.steps)
 
 
 def is_nulled(before: State, action: Action, answer: ManagerOutcome) -> bool:
@@ -72,7 +74,7 @@ def is_rejected(before: State, action: Action, answer: ManagerOutcome) -> bool:
 
 def is_part_of_a_load(before: State, action: Action, answer: ManagerOutcome) -> bool:
     came = action.arguments[1] if kind_of(action) == "FinishLoad" and not answer.refusal else 0
-    return came > 0 and any(isinstance(each, Running) and each.added.loading > came for each in before.requests)
+    return came > 0 and any(isinstance(each, Running) and each.loading > came for each in before.requests)
 
 
 def is_carried(before: State, action: Action, answer: ManagerOutcome) -> bool:

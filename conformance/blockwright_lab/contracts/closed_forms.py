@@ -9,10 +9,11 @@ from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
 from blockwright_spec import reads as book
 from blockwright_spec.block_tables import counts
 from blockwright_spec.manager import hits, units
+from blockwright_spec.manager.facts import draft_states
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import whole_demand
-from blockwright_spec.manager.preconditions import starting
-from blockwright_spec.manager.state import Config, Hit, Running, Waiting, draft_states, initial
+from blockwright_spec.manager.preconditions import start_of
+from blockwright_spec.manager.state import Config, Hit, Running, Waiting, initial
 from blockwright_spec.reads import Ahead, Chunked, Full, Group, Kind, Mamba, Sinks, Sliding
 from blockwright_spec.worker import storage
 
@@ -64,10 +65,10 @@ def bare(of: Any, **fields: Any) -> Any:
     return made
 
 
-def tables(kind: Kind, size: int, layout: int = 0) -> Any:
+def tables(kind: Kind, size: int, layout: str = "Row") -> Any:
     own = rule(kind, size)
-    given = {"rule": own, "sinks": own.sinks, "_block_size": size, "_layout": layout}
-    return bare(CORE.tables.group.GroupTables, **given, is_encoder=False, num_states=0)
+    given = {"rule": own, "sinks": own.sinks, "_block_size": size, "has_spots": False}
+    return bare(getattr(CORE.tables.layouts, layout), **given, is_encoder=False, num_states=0)
 
 
 Function = Callable[..., None]
@@ -176,7 +177,8 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Function:
 @contract(TABLES, "entries_for and missing count entries and new blocks in each layout")
 def _(layout: int, size: int, held: int, length: int) -> None:
     assert 0 <= layout <= 2 and size >= 1 and held >= 0 and length >= 0 and (layout < 2 or held <= 1)
-    group, wanted = tables(Full(), size, layout), book.entries(length + 1 if layout == 2 else size, length)
+    group = tables(Full(), size, ("Row", "LastState", "OneState")[layout])
+    wanted = book.entries(length + 1 if layout == 2 else size, length)
     assert group.entries_for(length) == wanted
     assert group.missing(held, length) == (0 if wanted <= held else 1 if layout else wanted - held)
 
@@ -229,7 +231,7 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Function:
     def holds(width: int, sinks: int, size: int, start: int, count: int) -> None:
         assert 1 <= width <= 4 and 0 <= sinks <= 3 and 1 <= size <= 3 and start >= 0 and 1 <= count <= 3
         each = kind(width, sinks)
-        group, stop = tables(each, size, 1 if isinstance(each, Mamba) else 0), start + count
+        group, stop = tables(each, size, "LastState" if isinstance(each, Mamba) else "Row"), start + count
         held = book.hit_entries(each, size, start) | book.filled(each, size, start, stop)
         assert group.held_in_step(start, stop, stop, 0) == len(held)
 
@@ -264,12 +266,12 @@ def of_pair(groups: Callable[[int], tuple[Group, Group]]) -> Function:
         assert 1 <= width <= 5 and 1 <= tokens <= 13 and 1 <= step <= 5 and 0 <= ahead <= 2
         two, longest, new = groups(width), tokens + 1, min(step, tokens)
         state = replace(initial(Config(two, 8, longest), 1), requests=(Waiting((0, (0,) * tokens)),))
-        start = starting(state, 0, Hit(), Step(new, ahead))
+        start = start_of(state, 0, Hit(), Step(new, ahead))
         assert isinstance(start, Running)
         pool, ask = CORE.pool.pool.BlockPool(8), CORE.tables.ask.StepRequest()
         ask.new, ask.ahead = new, ahead
         specs = [kv_cache_spec(group.kind, group.block_size, OWN) for group in two]
-        made = [CORE.tables.group.group_tables(spec, pool, at, 1) for at, spec in enumerate(specs)]
+        made = [CORE.tables.layouts.group_tables(spec, pool, at, 1) for at, spec in enumerate(specs)]
         own = SimpleNamespace(groups=made, config=SimpleNamespace(max_len=longest))
         assert CORE.steps.plans.most_in_steps(own, tokens, ask) == whole_demand(state, start, 0, Step(new, ahead))
 
@@ -296,7 +298,7 @@ def of_room(groups: Callable[[int], tuple[Group, ...]]) -> Function:
         known = hit + rest
         config = Config(groups(drafts), num_blocks, known + more)
         specs = [kv_cache_spec(each.kind, each.block_size, OWN) for each in config.groups]
-        made = [CORE.tables.group.group_tables(each, CORE.pool.pool.BlockPool(2), 0, 1) for each in specs]
+        made = [CORE.tables.layouts.group_tables(each, CORE.pool.pool.BlockPool(2), 0, 1) for each in specs]
         most = draft_states(config)
         limits = SimpleNamespace(max_len=config.max_model_len, most_drafts=-1 if most is None else most)
         own = SimpleNamespace(groups=made, config=limits, pool=SimpleNamespace(_count=num_blocks))
@@ -375,7 +377,7 @@ def _(kind: Callable[[int, int], Kind], most: int) -> Function:
         assert 1 <= width <= 7 and 0 <= sinks <= 3 and 1 <= size <= 3 and 1 <= times <= 4 and 0 <= entry <= 9
         each = whole_chunks(kind(width, sinks), size)
         config = Config((Group(each, size), Group(Full(), size * times)), 8, 99, eagle=eagle)
-        group = tables(each, size, 1 if isinstance(each, Mamba) else 0)
+        group = tables(each, size, "LastState" if isinstance(each, Mamba) else "Row")
         group.keeps_all = isinstance(each, Full)
         group.align(size * times, eagle)
         assert group.is_useful(entry) == hits.useful(config, 0, entry)

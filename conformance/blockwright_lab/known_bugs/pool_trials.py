@@ -26,14 +26,8 @@ from .known_bug import Fault
 NAMES = (None, "a", "b", "ab")
 LONG = "item " * 20
 ONE = (
-    ("a", 0, 1),
-    ("b", 0, 1),
-    ("a", 1, 1),
-    ("a", 0, 2),
-    ("a", 2, 2),
-    ("a", 1, 2),
-    (f"{LONG}1", 0, 1),
-    (f"{LONG}2", 0, 1),
+    *(("a", 0, 1), ("b", 0, 1), ("a", 1, 1), ("a", 0, 2), ("a", 2, 2), ("a", 1, 2)),
+    *((f"{LONG}1", 0, 1), (f"{LONG}2", 0, 1)),
 )
 ITEMS = ((), (ONE[0], ONE[2]), *((item,) for item in ONE))
 """Multimodal items of a prompt: identifier, offset, length."""

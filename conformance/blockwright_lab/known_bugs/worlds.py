@@ -16,12 +16,13 @@ from blockwright_conformance.block_tables.scopes import PagedScope
 from blockwright_conformance.checker.world import World
 from blockwright_conformance.kv_cache.adapter import Observation
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter, Shared, errors_of, hash_unit
-from blockwright_conformance.kv_cache.scopes import Scope
+from blockwright_conformance.kv_cache.scopes import Scope, option
 from blockwright_conformance.kv_cache.world import KVCacheWorld
 from blockwright_conformance.offload.chain_adapter import ChainUnderTest
 from blockwright_conformance.offload.scopes import ChainScope, TierScope
 from blockwright_conformance.offload.tier_adapter import TierUnderTest
 from blockwright_conformance.policies import PolicyAdapter, Watched
+from blockwright_spec.manager.keys import num_ahead
 from blockwright_spec.manager.state import Config
 
 from .symptoms import OneTier, Tables, Tiers
@@ -40,8 +41,8 @@ class VariantAdapter(BlockwrightAdapter):
         return self.package.SipHasher(bytes(range(16)), key_lookahead=lookahead)
 
     def sharing(self, config: Config) -> Shared:
-        lookahead = config.added.key_lookahead
-        portable = self.package.Sha256Hasher(b"", lookahead) if config.added.tells else None
+        lookahead = num_ahead(config)
+        portable = self.package.Sha256Hasher(b"", lookahead) if option(config, "tells") else None
         make = partial(self.package.Request, hasher=portable or self.hasher(lookahead))
         return Shared(hash_unit(config) // self.units, make, lookahead)
 

@@ -5,9 +5,11 @@ that execute its statement are run, scopes of lock-step among them; what no test
 that run its file. The unchanged sources must pass wherever a mutant was killed: a test that always fails says nothing.
 
 The profile ``pr`` draws a fixed sample of three hundred, ``nightly`` takes all. What must hold is a rate: so many per
-cent of them are killed, or listed as survivors with a reason.
+cent of them are killed, or listed as survivors with a reason. The plug-in's manager, which needs vLLM, is not in it:
+``python -m blockwright_lab.mutation.gate plug-in MOST`` puts so many mutants of it before its tests, where vLLM is.
 """
 
+import sys
 from hashlib import blake2b
 
 from blockwright._terminal import Advance
@@ -17,7 +19,7 @@ from blockwright_conformance.gates import GateResult, Profile
 from .judge import ENDLESS, Result, judged
 from .mutator import Mutation
 from .survivors import reason_for
-from .targets import TARGETS, all_mutations, target_of
+from .targets import TARGETS, all_mutations, target, target_of
 
 SAMPLE = {
     "quick": {"implementation": 6, "specification": 6},
@@ -82,6 +84,17 @@ def attempt(mutations: list[Mutation], profile: Profile, progress: Advance) -> l
     return results
 
 
+def alone(name: str, most: int) -> list[GateResult]:
+    """Return the rows of a target: of so many of its mutants, drawn by their lots."""
+    owner = target(name)
+    able = [each for each in all_mutations() if target_of(each.file) is owner]
+    picked = sorted(able, key=lambda each: drawn(each.digest))[:most]
+    results = judged(name, [each for each in picked if not reason_for(each)])
+    rows = [of_file(file, results, [each for each in picked if reason_for(each)]) for file in owner.files]
+    rows += [of_survivor(each.mutation) for each in results if not each.killer]
+    return [*rows, of_all(name, results, len(picked) - len(results), owner.floor)]
+
+
 # --- the report
 
 
@@ -111,3 +124,9 @@ def of_survivor(mutation: Mutation) -> GateResult:
     name = f"{mutation.file}:{mutation.line} {mutation.function}"
     detail = f"lives: {mutation.before} -> {mutation.after} ({mutation.digest})"
     return GateResult("mutants", name, "uncompiled", 0, 0, 0, 0.0, detail=detail)
+
+
+if __name__ == "__main__":
+    rows = alone(sys.argv[1], int(sys.argv[2]))
+    print(*(f"{row.scope}: {row.detail}" for row in rows), sep="\n")
+    sys.exit(any(row.violations for row in rows))

@@ -320,7 +320,8 @@ def main() -> None:
 
     owner = target(args.target)
     runner = Runner(owner, set(json.loads(read(args.keys))), args.results)
-    code = pytest.main([*OPTIONS, *(args.tests or owner.tests)], plugins=[runner])
+    options = [*OPTIONS, *["-o", "filterwarnings="] * bool(owner.floor)]  # other packages warn as they like
+    code = pytest.main([*options, *(args.tests or owner.tests)], plugins=[runner])
     if runner.fault or code not in (0, 5):
         raise SystemExit(runner.fault or f"pytest ended with {code!r}")
 

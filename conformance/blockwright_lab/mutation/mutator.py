@@ -40,6 +40,8 @@ STATEMENTS = (ast.Assign, ast.AugAssign, ast.Raise, ast.Return, ast.Break, ast.C
 EXTREMES = {"min": "max", "max": "min"}
 MOST_ROUNDS = 2
 INTEGERS = ("int", "i32", "i64")
+PLUG_IN, SHIMS = "engines/vllm/", "engines/vllm/single_type_managers.py"
+"""What runs inside vLLM, and the one file of it that needs no vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class Mutation:
 
     @property
     def of(self) -> str:
-        return "specification" if is_of_specification(self.file) else "implementation"
+        others = "plug-in" if self.file.startswith(PLUG_IN) and self.file != SHIMS else "implementation"
+        return "specification" if is_of_specification(self.file) else others
 
     @property
     def key(self) -> str:

@@ -29,7 +29,7 @@ def survivors() -> dict[str, Listed]:
 
 
 def reason_for(mutation: Mutation) -> str:
-    return survivors()[mutation.of].get(mutation.function, {}).get(mutation.digest, "")
+    return survivors().get(mutation.of, {}).get(mutation.function, {}).get(mutation.digest, "")
 
 
 # --- changing the list
@@ -46,7 +46,7 @@ def changed(listed: dict[str, Listed], drop: bool, digests: Iterable[str], reaso
     kept |= {each: reason for each in there if each[2] in digests}
     found: dict[str, Listed] = {of: {} for of in listed}
     for (of, name, digest), why in sorted(kept.items()):
-        found[of].setdefault(name, {})[digest] = why
+        found.setdefault(of, {}).setdefault(name, {})[digest] = why
     return found
 
 

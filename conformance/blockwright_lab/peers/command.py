@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
-from blockwright._terminal import output, print_table, progress
+from blockwright._terminal import print_table, progress
 from blockwright.errors import InvalidArgumentError
+from blockwright_conformance.command import write_json
 from blockwright_conformance.kv_cache.scopes import PROFILES
 from blockwright_conformance.options import added
 
@@ -33,14 +32,10 @@ def run(args: argparse.Namespace) -> int:
         report = examine(name, args.peer_path, advance, args.scope, args.jobs, LIMITS[args.profile])
     report.is_whole = report.is_whole and args.profile != "quick"
     data = as_data(report)
-    text = json.dumps(data, indent=2) + "\n"
-    if args.json == Path("-"):
-        sys.stdout.write(text)
-    else:
+    if args.json != Path("-"):
         show(report, data)
-        if args.json is not None:
-            with output("--json", args.json):
-                args.json.write_text(text, encoding="utf-8")
+    if args.json is not None:
+        write_json(args.json, data)
     return int(bool(report.violations))
 
 

@@ -24,12 +24,12 @@ from blockwright_conformance.kv_cache.requests import Admit
 from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
-from blockwright_spec.manager.effects import written
+from blockwright_spec.manager.effects import write_tokens
 from blockwright_spec.manager.hits import found, sound
 from blockwright_spec.manager.in_time.in_flight import begin
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Reason, When
-from blockwright_spec.manager.plans import trimmed_tables
+from blockwright_spec.manager.plans import trim_tables
 from blockwright_spec.manager.state import NULL, Content, Hit, Running, State, Waiting
 from blockwright_spec.reads import Full, Prefix
 
@@ -92,7 +92,7 @@ def newcomers(scope: Scope, state: State, slot: int, prefix: Prefix, hit: Hit) -
     """
     recycles = any(not isinstance(group.kind, Full) for group in state.config.groups)
     for action in Admit.with_hit(scope, state, slot, prefix, hit):
-        if not (action.step.added.external and recycles):
+        if not (action.step.external and recycles):
             yield action
     if "load" in scope.calls:
         left = len(prefix[1]) - hit.length
@@ -147,7 +147,7 @@ def arrived(state: State, outcome: ManagerOutcome, slot: int, count: int) -> tup
     if outcome.refusal or not count or not isinstance(request, Running):
         return outcome.state.contents
     came = replace(request, computed=request.written + count)
-    return written(state, slot, came, request.written).contents
+    return write_tokens(state, slot, came, request.written).contents
 
 
 def where(error: Exception) -> str:
@@ -206,7 +206,7 @@ def is_trimmed(base: State, shown: Observation) -> bool:
             if isinstance(request, Running) or now is not None:
                 return False
             continue
-        least = trimmed_tables(base.config, request.tables, request.computed)
+        least = trim_tables(base.config, request.tables, request.computed)
         triples = zip(sum(request.tables, ()), sum(least, ()), sum(now, ()), strict=True)
         if any(block not in (was, dead_or_not) for was, dead_or_not, block in triples):
             return False

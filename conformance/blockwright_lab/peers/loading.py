@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
-from blockwright_conformance.kv_cache.parts import Reply, allocate, name_of, sent
-from blockwright_spec.manager.added import RunningAdded
+from blockwright_conformance.kv_cache.parts import Reply, allocate, named, sent
 from blockwright_spec.manager.choices import legal_taking
-from blockwright_spec.manager.effects import adopted, emptied, placed, written
+from blockwright_spec.manager.effects import adopt, new_entries, take_blocks, write_tokens
+from blockwright_spec.manager.facts import heads, span
 from blockwright_spec.manager.hits import sound
 from blockwright_spec.manager.outcomes import Reason, Refusal, Step
-from blockwright_spec.manager.plans import trimmed_tables
-from blockwright_spec.manager.publication import published
-from blockwright_spec.manager.state import NULL, Absent, Hit, Running, State, heads, span
+from blockwright_spec.manager.plans import trim_tables
+from blockwright_spec.manager.publication import publish_count
+from blockwright_spec.manager.state import NULL, Absent, Hit, Running, State
 from blockwright_spec.reads import Group, Mamba, Prefix, dead, entries, filled
 
 
@@ -30,9 +30,7 @@ class SyncLoad(NamedTuple):
 
 
 def perform_sync_load(adapter: ManagerAdapter, action: SyncLoad, state: State) -> Reply:
-    name, is_absent = name_of(action.slot), isinstance(state.requests[action.slot], Absent)
-    if is_absent:
-        adapter.send(name, action.prefix)
+    is_absent, name = isinstance(state.requests[action.slot], Absent), named(adapter, state, action.slot, action.prefix)
     hit = adapter.find(name)
     reply = allocate(adapter, name, 0, action.step, hit, name)
     if is_absent and not reply.served:
@@ -46,31 +44,30 @@ def mean_sync_load(state: State, action: SyncLoad, hit: Hit, reply: Reply) -> Ma
     What the load makes dead is neither adopted nor taken: nobody waits for it.
     """
     config, slot = state.config, action.slot
-    loaded = hit.length + action.step.added.external
+    loaded = hit.length + action.step.external
     stop = loaded + action.step.new
-    tables = trimmed_tables(config, heads(config, hit), loaded)
+    tables = trim_tables(config, heads(config, hit), loaded)
     sized = tuple(zip(config.groups, tables, strict=True))
     wants = tuple(wants_of(group, span(config, group), len(table), loaded, stop) for group, table in sized)
-    kept = adopted(sent(state, slot, action.prefix), tables)
+    kept = adopt(sent(state, slot, action.prefix), tables)
     count = sum(sum(wanted) for wanted in wants)
     if not sound(state, action.prefix, hit):
         return ManagerOutcome(state, (), Refusal(Reason.HIT_STALE), hit)
     if count > len(kept.queue):
         return ManagerOutcome(state, (), Refusal(Reason.NO_FREE_BLOCKS, count - len(kept.queue)), hit)
-    new = reply.served[0].new if reply.served else placed(kept.queue[:count], wants)
+    new = reply.served[0].new if reply.served else new_entries(kept.queue[:count], wants)
     taken = tuple(block for table in new for block in table if block != NULL)
-    if not legal_taking(kept.queue, count, taken) or new != placed(taken, wants):
+    if not legal_taking(kept.queue, count, taken) or new != new_entries(taken, wants):
         return ManagerOutcome(state, (), Refusal(Reason.ILLEGAL_CHOICE), hit)
     grown = tuple(table + more for table, more in zip(tables, new, strict=True))
     looked = tuple(len(table) for table in tables)
-    added = RunningAdded(((),) * len(grown))
-    here = Running(action.prefix, loaded, loaded, loaded, grown, looked, loaded, added)
-    after = written(emptied(kept, taken), slot, here, hit.length)
-    after = written(published(after, slot, loaded, loaded), slot, here, loaded)
+    here = Running(action.prefix, loaded, loaded, loaded, grown, looked, loaded, states=((),) * len(grown))
+    after = write_tokens(take_blocks(kept, taken), slot, here, hit.length)
+    after = write_tokens(publish_count(after, slot, loaded, loaded), slot, here, loaded)
     there = after.requests[slot]
     assert isinstance(there, Running)
-    after = written(after, slot, replace(there, computed=stop, written=stop), loaded)
-    return ManagerOutcome(published(replace(after, due=(*after.due, slot)), slot, stop, None), (), None, hit)
+    after = write_tokens(after, slot, replace(there, computed=stop, written=stop), loaded)
+    return ManagerOutcome(publish_count(replace(after, due=(*after.due, slot)), slot, stop, None), (), None, hit)
 
 
 def wants_of(group: Group, size: int, held: int, loaded: int, stop: int) -> tuple[bool, ...]:

@@ -147,7 +147,7 @@ class VllmAdapter(ManagerAdapter):
         request.num_computed_tokens = computed
         before = manager.get_block_ids(name) if is_running else None
         options = self.asked(name, step)
-        new = step.new + (0 if self.engine.is_new else step.added.external)
+        new = step.new + (0 if self.engine.is_new else step.external)
         words = "".join(f", {key}={value!r}" for key, value in options.items())
         hit = f", {length}, hit" if hit_of else ""
         line = f"manager.allocate_slots({name}, {new}{hit}{words})"
@@ -173,12 +173,12 @@ class VllmAdapter(ManagerAdapter):
         return tuple(range(length // group.block_size if hit_of else 0) for group in self.config.groups)
 
     def asked(self, name: str, step: Step) -> dict[str, Any]:
-        delays = step.publication is Publication.LATER or (step.added.external > 0 and step.new == 0)
+        delays = step.publication is Publication.LATER or (step.external > 0 and step.new == 0)
         options: dict[str, Any] = {
             "num_lookahead_tokens": step.lookahead,
-            "num_external_computed_tokens": step.added.external if self.engine.is_new else 0,
+            "num_external_computed_tokens": step.external if self.engine.is_new else 0,
             "delay_cache_blocks": delays,
-            "num_encoder_tokens": step.added.encoder,
+            "num_encoder_tokens": step.encoder,
             "full_sequence_must_fit": step.whole,
             "reserved_blocks": step.reserve,
         }
@@ -308,8 +308,8 @@ def scheduled(state: State, action: Any, length_of: Callable[[Prefix], int]) -> 
     """
     slot = getattr(action, "slot", None)
     request = None if slot is None else state.requests[slot]
-    if isinstance(request, Running) and request.added.loading:
-        ends = {request.added.loading} if request.written else {request.added.loading, 0}
+    if isinstance(request, Running) and request.loading:
+        ends = {request.loading} if request.written else {request.loading, 0}
         return kind_of(action) == "FinishLoad" and action.arguments[1] in ends
     sizes = [each.block_size for each in state.config.groups if isinstance(each.kind, Mamba)]
     if not sizes or not state.config.caching or not isinstance(action, Admit | Grow | SyncLoad):
@@ -320,7 +320,7 @@ def scheduled(state: State, action: Any, length_of: Callable[[Prefix], int]) -> 
         assert not isinstance(action, Grow)
         prefix = action.prefix
         begin = 0 if isinstance(action, Admit) and not action.asked else length_of(prefix)
-        begin += action.step.added.external
+        begin += action.step.external
     return all(is_split(size, begin, begin + action.step.new, len(prefix[1])) for size in sizes)
 
 

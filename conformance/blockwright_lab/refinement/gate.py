@@ -1,8 +1,9 @@
 """The gate `refinement`: every transition of parts one to three comes to steps of the block machine, or to none.
 
-It needs no implementation. The machine is also explored by itself: its invariants hold in every state of a small pool,
-and each of the moves that it allows there is made by some part, so that it allows nothing in vain. That wrong machines
-and wrong mappings are noticed is a gate of its own (`planted`).
+A manager's transition carries its steps (`Done.steps`): each may happen, and they lead to the state after it. Of
+other parts they are found from the states. It needs no implementation. The machine is also explored by itself: its
+invariants hold in every state of a small pool, and each of the moves that it allows there is made by some part, so
+that it allows nothing in vain. That wrong machines and wrong mappings are noticed is a gate of its own (`planted`).
 """
 
 from collections import Counter

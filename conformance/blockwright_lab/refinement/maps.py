@@ -10,12 +10,13 @@ from itertools import accumulate
 
 from blockwright_spec.block_machine import NULL, Block, Machine, Place, Table
 from blockwright_spec.block_tables.state import Paged, PagedTable, ends, entries_of
-from blockwright_spec.manager.added import keyed
-from blockwright_spec.manager.state import Running, State, held_tables, span
-from blockwright_spec.manager.table_laws import given
+from blockwright_spec.manager.facts import held_tables
+from blockwright_spec.manager.keys import keyed
+from blockwright_spec.manager.outcomes import table_of
+from blockwright_spec.manager.state import Running, State
 from blockwright_spec.offload.chain_state import Chain, Kind, readers, writers
 from blockwright_spec.offload.tier_state import Entry, Phase, Tier
-from blockwright_spec.reads import Full, Group, Mamba, Sliding, cut, drafts_beside
+from blockwright_spec.reads import Full, Sliding, cut
 
 KEPT = Table(Full(), 1)
 """The table of what is no request's: none of its entries ever dies."""
@@ -40,7 +41,7 @@ def several(name: Hashable, blocks: Iterable[int]) -> dict[Place, int]:
 def of_manager(state: State) -> Machine:
     """Map a manager: requests' tables and their blocks for drafts, fences, and pins: copies and outside."""
     # Keys that look ahead also name tokens behind their block; the machine's keys name contents alone.
-    keys = {block: (at, cut(named, keyed(state.config.added, named))) for block, (at, named) in state.keys}
+    keys = {block: (at, cut(named, keyed(state.config, named))) for block, (at, named) in state.keys}
     groups = tuple(enumerate(state.config.groups))
     counts = Counter(block for table in held_tables(state) for block in table)
     blocks = tuple(
@@ -56,25 +57,9 @@ def of_manager(state: State) -> Machine:
             tables[slot, at], tables["drafts", slot, at] = table_of(state, request, at, group), KEPT
             if isinstance(request, Running):
                 held |= {((slot, at), entry): block for entry, block in enumerate(request.tables[at])}
-                drafts = request.added.states[at] if request.added.states else ()
+                drafts = request.states[at] if request.states else ()
                 held |= {(("drafts", slot, at), entry): block for entry, block in enumerate(drafts)}
     return Machine(blocks, frozenset(state.queue), tables, held)
-
-
-def table_of(state: State, request: object, at: int, group: Group) -> Table:
-    """Return what is known of a request's table.
-
-    Of attention, all slots of the table are under way; of a recurrent layer, the state after the last token that is no
-    draft. Where it has blocks for drafts, its table keeps that state alone: what was accepted is read in those blocks.
-    """
-    size = span(state.config, group)
-    if not isinstance(request, Running):
-        return Table(group.kind, size)
-    if not isinstance(group.kind, Mamba):
-        return Table(group.kind, size, request.trimmed, len(request.tables[at]) * size)
-    stop = max(request.trimmed, given(request, group))
-    is_read = not (drafts_beside(group.kind) or request.added.is_inside)
-    return Table(group.kind, size, request.trimmed if is_read else stop, stop)
 
 
 # --- part two: block tables

@@ -20,16 +20,19 @@ from blockwright_conformance.offload.tier import TierWorld
 from blockwright_spec import block_machine
 from blockwright_spec.block_machine import Machine, Place
 from blockwright_spec.block_tables.state import dead_entries
+from blockwright_spec.manager.facts import runs_ahead, span
 from blockwright_spec.manager.laws import BLOCK_LAWS
-from blockwright_spec.manager.state import runs_ahead, span
+from blockwright_spec.manager.page import Acts
 from blockwright_spec.manager.table_laws import jumped, tables
 from blockwright_spec.reads import dead
 
 from . import maps
 from .choices import OpenExplorer, open_scopes
-from .steps import Move, refined
+from .steps import Move, made, refined
 
-Pair = tuple[Any, Any]
+Pair = tuple[Any, Any, Acts | None]
+"""The states before and after a transition, and its steps where it carries them."""
+
 Nulls = Iterator[tuple[Place, bool]]
 
 
@@ -54,10 +57,11 @@ class RefiningExplorer(explore.Explorer[Any, Any]):
         return super().level(frontier[:: 1 if self.width is None else -(-len(frontier) // self.width)])
 
     def judge_step(self, node: explore.Node[Any, Any], outcome: Any, trail: explore.Trail) -> None:
-        for before, reached in self.part.pairs(node.state, outcome):
+        for before, reached, acts in self.part.pairs(node.state, outcome):
             if before is not reached:
                 now = self.mapped(before) if before is node.state else self.part.machine(before)
-                found = refined(now, self.part.machine(reached))
+                after = self.part.machine(reached)
+                found = refined(now, after) if acts is None else made(now, after, acts)
                 self.moves.update(found.moves)
                 if found.fault:
                     self.fail("STEP-0", found.fault, trail)
@@ -79,20 +83,20 @@ class OpenRefiningExplorer(RefiningExplorer, OpenExplorer):
 
 
 def of_calls(before: Any, outcome: Any) -> Iterator[Pair]:
-    return ((state, done.state) for state, done in outcome.steps if outcome.refusal is None)
+    return ((state, done.state, None) for state, done in outcome.steps if outcome.refusal is None)
 
 
 def of_manager_calls(before: Any, outcome: Any) -> Iterator[Pair]:
     for start, done in outcome.steps:
-        yield start, done.state
+        yield start, done.state, done.steps
         before = done.state
-    yield before, outcome.state
+    yield before, outcome.state, None
 
 
 def of_tier_calls(before: Any, outcome: Any) -> Iterator[Pair]:
     for written, done in outcome.steps:
-        yield before.tier, written.tier
-        yield written.tier, done.state
+        yield before.tier, written.tier, None
+        yield written.tier, done.state, None
 
 
 def nulls_of_manager(state: Any) -> Nulls:
@@ -135,7 +139,7 @@ def followed(profile: str) -> tuple[Any, ...]:
     return tuple(
         each
         for each in PROFILES[profile]
-        if not (runs_ahead(each.config) or each.config.added.unit or "shorten" in each.calls)
+        if not (runs_ahead(each.config) or each.config.unit or "shorten" in each.calls)
         if "abort" not in each.calls or each.slots == 1
     )
 

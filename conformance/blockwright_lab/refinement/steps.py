@@ -1,15 +1,20 @@
-"""The steps of the block machine that lie between two of its states, found without a search.
+"""The steps of the block machine that lie between two of its states.
 
-What has changed determines them. Steps on different blocks do not disturb each other, so one order serves all: tables
+A manager's transition carries them (`made`). Of the other parts they are found, without a search: what has changed
+determines them (`refined`). Steps on different blocks do not disturb each other, so one order serves all: tables
 go on; blocks that are kept are written, published and held by more; places let go; blocks are forgotten; and free ones
 are taken, written, published and held.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from blockwright_spec import block_machine
 from blockwright_spec.block_machine import NULL, Machine
+from blockwright_spec.manager.page import Act, Acts
+
+from .maps import AT_ONCE
 
 Call = tuple[str, tuple[Any, ...]]
 
@@ -95,16 +100,50 @@ def filled(change: Change, block: int) -> Iterator[Call]:
 
 
 def refined(before: Machine, after: Machine) -> Refined:
-    """Go from one state to the other by steps; tell the first that may not happen."""
+    """Go from one state to the other by the steps that are found; tell the first that may not happen."""
+    return followed(before, after, (partial(given, call) for call in calls(Change(before, after))))
+
+
+def made(before: Machine, after: Machine, acts: Acts) -> Refined:
+    """Go from one state to the other by the steps that a transition carries; tell the first that may not happen."""
+    return followed(before, after, (partial(call_of, act) for act in acts))
+
+
+def given(call: Call, _: Machine) -> Call:
+    return call
+
+
+def followed(before: Machine, after: Machine, steps: Iterable[Callable[[Machine], Call]]) -> Refined:
     now = before
     moves: list[Move] = []
-    for name, arguments in calls(Change(before, after)):
+    for step in steps:
+        name, arguments = step(now)
         reached = getattr(block_machine, name)(now, *arguments)
         if reached is None:
             return Refined(tuple(moves), f"{name}{arguments} may not happen")
         moves.append(move(name, now, reached, arguments))
         now = reached
     return Refined(tuple(moves), "" if now == after else difference(now, after))
+
+
+def call_of(act: Act, now: Machine) -> Call:
+    """Return a step of a transition as the page has it: places of holders without a table are numbered by block."""
+    name, number = act.place
+    if act.verb == "advance":
+        return act.verb, (name, *act.counts)
+    if isinstance(name, str) and name:
+        number *= AT_ONCE
+        while (name, number + (act.verb == "drop")) in now.held:
+            number += 1
+    match act.verb:
+        case "take" | "hold":
+            return act.verb, ((name, number), act.block)
+        case "write":
+            return act.verb, (act.block, act.content)
+        case "publish" | "forget":
+            return act.verb, (act.block,)
+        case _:
+            return act.verb, ((name, number),)
 
 
 def move(name: str, now: Machine, reached: Machine, arguments: tuple[Any, ...]) -> Move:

@@ -37,7 +37,10 @@ def index() -> str:
 def of_part(part: str) -> str:
     """Return the page of a part: its summary and its chapters."""
     prosaic = prose(spec.about(part).partition("\n\n")[2], spec.named(part))
-    return f"# Part {spec.PARTS[part]}, {TITLES[part]}\n\n{prosaic}\n\n{toctree(listed(part))}\n"
+    first = spec.about(part).partition("\n\nBook two")[0].count("`") // 2  # as many chapters are named in book one
+    books = (("Book one", listed(part)[:first]), ("Book two", listed(part)[first:]))
+    tables = (toctree(rows, title if len(listed(part)) > first else "") for title, rows in books if rows)
+    return "\n\n".join((f"# Part {spec.PARTS[part]}, {TITLES[part]}\n\n{prosaic}", *tables)) + "\n"
 
 
 def listed(part: str) -> list[str]:
@@ -53,9 +56,10 @@ def short(title: str) -> str:
     return plain[: pauses[0]] if pauses else plain
 
 
-def toctree(rows: list[str]) -> str:
+def toctree(rows: list[str], caption: str = "") -> str:
     """Return a table of contents."""
-    return "\n".join(("```{toctree}\n:maxdepth: 1\n", *rows, "```"))
+    head = (":maxdepth: 1", *([f":caption: {caption}"] if caption else []), "")
+    return "\n".join(("```{toctree}", *head, *rows, "```"))
 
 
 def page(chapter: Chapter) -> str:

@@ -10,30 +10,35 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import EllipsisType
-from typing import Any, Final, NamedTuple, cast, final
+from typing import Any, Final, NamedTuple, TypeVar, cast, final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.core.keys.block_hash import BlockHasher
+from blockwright.core.keys.packed import zeros64
 from blockwright.core.keys.request import MAX_LENGTH, Request, count_of, owner_mark
 from blockwright.core.pool.blocks import KVCacheBlocks
-from blockwright.core.pool.facts import NUM_FACTS, REFUSE, Journal
-from blockwright.core.pool.journal import Eviction, EvictionReader
-from blockwright.core.pool.order.chosen import EvictionPolicy
-from blockwright.core.pool.order.order import BlockHint
-from blockwright.core.pool.order.passing import WHOLE
+from blockwright.core.pool.history import Eviction, EvictionReader
+from blockwright.core.pool.order import BlockHint
 from blockwright.core.pool.pool import BlockPool
+from blockwright.core.records.explain import (
+    EvictionStats,
+    HitExplanation,
+    eviction_stats,
+    explain,
+    kind_name,
+    without_room,
+)
+from blockwright.core.records.journal import NUM_FACTS, Journal
 from blockwright.core.steps.batch import grow_each
 from blockwright.core.steps.check import check_state
-from blockwright.core.steps.effects import serve, serve_in_place, waiting
-from blockwright.core.steps.explain import EvictionStats, HitExplanation, eviction_stats, explain, kind_name
+from blockwright.core.steps.effects import serve, serve_in_place
+from blockwright.core.steps.ending import release, waiting
 from blockwright.core.steps.folding import fold_each
 from blockwright.core.steps.forks import fork, num_held_alone, take_copies
-from blockwright.core.steps.hints import advance_time, hint_of, release_prefix, retain
 from blockwright.core.steps.in_flight import finish_load, new_step_starts, settle_step, start_step
-from blockwright.core.steps.keeping import may_be_wanted
 from blockwright.core.steps.outcomes import BatchAllocation, Plan
 from blockwright.core.steps.plans import can_load, fits, planned, refuse_never
 from blockwright.core.steps.preconditions import (
@@ -49,24 +54,30 @@ from blockwright.core.steps.preconditions import (
 )
 from blockwright.core.steps.publication import make_private
 from blockwright.core.steps.shortening import shorten
-from blockwright.core.steps.state import Config, Lookups, State
-from blockwright.core.steps.transitions import commit, find, forget, lock, publish, publish_each, release, reset, trim
+from blockwright.core.steps.state import Options, State
+from blockwright.core.steps.transitions import commit, find, forget, lock, publish, publish_each, reset, trim
+from blockwright.core.steps.units import has_room
 from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
-from blockwright.core.tables.group import group_tables, refuse_eagle
+from blockwright.core.tables.layouts import group_tables, refuse_eagle
 from blockwright.core.tables.view import GroupView
+from blockwright.core.worth.adaptive import AdaptiveOrder
+from blockwright.core.worth.chosen import ChosenOrder, EvictionPolicy
+from blockwright.core.worth.classes import Classes
+from blockwright.core.worth.hints import advance_time, hint_of, release_prefix, retain
+from blockwright.core.worth.passing import WHOLE, PassingOrder
+from blockwright.core.worth.retained import RetentionOrder
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent, cache_layout
 from blockwright.exclusions import refuse_exclusions
-from blockwright.kinds import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec, SlidingWindowSpec
+from blockwright.kinds import FullAttentionSpec
+
+T = TypeVar("T")
 
 ABOVE: Final[dict[str, Callable[..., Any]]] = {}
 """What shows, stores or records a manager, by the name of its method here, and what finds an order by its name.
 
 The package puts them in (`blockwright.__init__`), because the core imports nothing that stands on it.
 """
-
-NO_HIT: Final = 2**62
-"""The alignment of hits where that is more: no request is as long, and no sum of it and a count of tokens overflows."""
 
 
 class PrefixCacheStats(NamedTuple):
@@ -98,7 +109,7 @@ class KVCacheManager:
     """KV-cache blocks of all running requests of one scheduler.
 
     Its state is a record (`State`). Its calls are functions in modules with the names of the specification's chapters:
-    `preconditions`, `plans`, `effects`, `publication`, `transitions`, `in_flight`, `forks` and `explain`.
+    `preconditions`, `plans`, `effects`, `publication`, `ending`, `transitions`, `in_flight`, `forks` and `explain`.
 
     Example:
         >>> from blockwright import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, Request
@@ -172,7 +183,9 @@ class KVCacheManager:
                 a pool of that size. law: HINT-3.
             eviction_order: chooses the cached block that is evicted: an `EvictionOrder`, the name of a module of
                 `blockwright.orders`, or "module:factory". Blocks without content are taken before any cached block.
-                Without an order and without hints, or with "lru", the least recently used block is evicted.
+                Without an order and without hints, or with "lru", the least recently used block is evicted. "adaptive"
+                (full attention alone) is the least recently or the least frequently used one, by whichever rule more
+                would have been hit of late (`BlockPool.rule_in_force`).
             eviction_policy: the earlier name of `eviction_order`.
             keep_wanted: where layers forget (windows, recurrent states), evict those blocks first that no hit of a
                 wanted length needs: the prompt, the hit that a request began with, its `Request.junction`, and all that
@@ -209,7 +222,7 @@ class KVCacheManager:
             raise InvalidArgumentError(f"watermark: must be a share within 0.0..1.0, not {watermark!r}")
         if not 0.0 <= hint_guard <= 1.0:
             raise InvalidArgumentError(f"hint_guard: must be a part within 0.0..1.0, not {hint_guard!r}")
-        encoders = [isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in groups]
+        encoders = [group.kv_cache_spec.reads_encoder for group in groups]
         if not groups and enable_caching:
             raise UnsupportedError("enable_caching: without groups of layers nothing is cached; turn it off")
         if groups and all(encoders):
@@ -218,12 +231,18 @@ class KVCacheManager:
             raise UnsupportedError(
                 "enable_caching: cross-attention blocks are never cached, so no prefix is; turn it off"
             )
-        recurrent = [group.kv_cache_spec for group in groups if isinstance(group.kv_cache_spec, MambaSpec)]
+        recurrent = [group.kv_cache_spec for group in groups if group.kv_cache_spec.is_recurrent]
         runs_ahead = any([spec.runs_ahead for spec in recurrent])
         if eviction_order is not None and eviction_policy is not None:
             raise InvalidArgumentError("eviction_policy: the earlier name of eviction_order; give one of them")
         order = eviction_policy if eviction_order is None else eviction_order
-        if isinstance(order, str):
+        adapts = order == "adaptive"
+        if adapts and any([type(group.kv_cache_spec) is not FullAttentionSpec for group in groups]):
+            raise UnsupportedError(
+                'eviction_order: "adaptive" is for full attention alone: a sample of keys says nothing of layers that '
+                "forget, whose windows and states are found whole or not at all"
+            )
+        if isinstance(order, str) and not adapts:
             order = ABOVE["order_named"](order)
         given = {
             "enable_caching=False": not enable_caching,
@@ -258,48 +277,50 @@ class KVCacheManager:
             _check_unit(unit, groups)
             pool._keep_tails()
         pool._guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
-        if shares is not None:
-            pool._set_shares(shares)
-        if order is not None:
-            pool._set_policy(order)
+        classes, spares = None, passing_spares
         if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
             _require_interval(wanted_interval, groups)
+            classes = Classes(kv_cache_config.num_blocks, wanted_interval)
             # With a unit, states are kept where prompts part, to the token: those at block ends serve hardly any hit.
-            learns = passing_spares is None and not any([0 < unit < spec.block_size for spec in recurrent])
-            pool._keep_wanted(passing_spares or 0, WHOLE if learns else 0, wanted_interval)
+            if spares is None and any([0 < unit < spec.block_size for spec in recurrent]):
+                spares = 0
         elif wanted_interval != 0 or passing_spares is not None:
             name = "passing_spares" if wanted_interval == 0 else "wanted_interval"
             raise InvalidArgumentError(
                 f"{name}: only with keep_wanted, where layers forget; leave it out, or give keep_wanted=True"
             )
+        count, guard = kv_cache_config.num_blocks, pool._guard
+        if shares is not None:
+            pool._go_by(RetentionOrder(count, shares, guard, prefix_match_unit is not None, classes))
+        elif adapts:
+            pool._go_by(AdaptiveOrder(count, groups[0].kv_cache_spec.block_size))
+        elif not (order is None or isinstance(order, str)):
+            pool._go_by(ChosenOrder(order, classes))
+        elif classes is not None:
+            pool._go_by(PassingOrder(count, classes, spares or 0, WHOLE if spares is None else 0))
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
-        most = [spec.num_speculative_blocks for spec in recurrent]
         if runs_ahead and not all([spec.runs_ahead for spec in recurrent]):
             raise UnsupportedError("kv_cache_config: recurrent layers with runs_ahead=True stand beside no others")
         sizes = [int(manager._block_size) for manager in managers]
-        config = Config(
+        options = Options(
             kv_cache_config,
-            sizes,
             max_model_len,
-            # The alignment of hits: a common hit must end on a block boundary in every group.
-            min(math.lcm(*sizes), NO_HIT),
-            # One draft more than the shortest layer keeps could not be taken back there.
-            min(most) if most else -1,
-            pool.enable_caching,
-            use_eagle,
-            log_stats,
-            overlap_steps,
-            publish_on_settlement,
-            int(watermark * kv_cache_config.num_blocks),
-            raise_never_fits,
-            runs_ahead,
-            max(most) if runs_ahead else 0,
             unit,
+            sizes,
+            [spec.num_speculative_blocks for spec in recurrent],
+            runs_ahead,
+            caching=pool.enable_caching,
+            eagle=use_eagle,
+            logs=log_stats,
+            overlaps=overlap_steps,
+            settles=publish_on_settlement,
+            watermark=int(watermark * kv_cache_config.num_blocks),
+            raises_never=raise_never_fits,
         )
-        pool._describe(cache_layout([group.kv_cache_spec for group in groups], sizes, config.alignment, use_eagle))
-        self._state: State = State(config, pool, managers)
+        pool._describe(cache_layout([group.kv_cache_spec for group in groups], sizes, options.alignment, use_eagle))
+        self._state: State = State(options, pool, managers)
         self._evictions: EvictionReader | None = pool.read_evictions(from_start=True) if track_evictions else None
 
     def copy(self) -> KVCacheManager:
@@ -341,9 +362,7 @@ class KVCacheManager:
         """
         give_keys(self._state, request)
         most: i64 = MAX_LENGTH if max_tokens is None else count_of("max_tokens", max_tokens)
-        hit = find(self._state, request, most)
-        self._tell()
-        return hit
+        return self._told(find(self._state, request, most))
 
     def touch(self, request: Request, max_tokens: int | None = None) -> tuple[KVCacheBlocks, int]:
         """Return what `get_computed_blocks` returns, and count it as used now: it is evicted after all that was before.
@@ -400,7 +419,8 @@ class KVCacheManager:
         if state.config.unit > 0:
             raise UnsupportedError("prefix_match_unit: hits that may end inside a block are not explained")
         give_keys(state, request)
-        return explain(state, request)
+        found = explain(state.groups, state.config.alignment, state.config.eagle, request)
+        return found if has_room(state, request.num_tokens, found.num_tokens) else without_room(found)
 
     # ------------------------------------------------------------------ slots
 
@@ -463,7 +483,8 @@ class KVCacheManager:
         tables = tables_of(state, request)
         new: i64 = count_of("num_new_tokens", num_new_tokens)
         ahead: i64 = count_of("num_lookahead_tokens", num_lookahead_tokens)
-        plain = num_new_computed_tokens == 0 and new_computed_blocks is None
+        is_none = new_computed_blocks is None or new_computed_blocks is state.nothing
+        plain = num_new_computed_tokens == 0 and is_none
         more = num_draft_tokens != 0 or num_external_computed_tokens != 0 or num_encoder_tokens != 0
         # Where hits may end inside blocks, a request that ends must know whether its last step put publication off.
         more = (
@@ -489,17 +510,15 @@ class KVCacheManager:
                 num_checkpoint_tokens,
             )
         check_ask(state, request, tables, ask)
-        if not fits(state, request, tables, ask):
-            journal = state.journal
-            if journal is not None:
-                journal._stamp()
-                journal._add(REFUSE, request._request_id, new, state.pool._num_free)
-            self._tell()
-            refuse_never(state, request, tables, ask)
-            return None
-        given = serve(state, request, tables, ask)
-        self._tell()
-        return given
+        if fits(state, request, tables, ask):
+            given = serve(state, request, tables, ask)
+            state.listeners.call_ends()
+            return given
+        state.listeners.begins()
+        state.listeners.refused(request, new)
+        state.listeners.call_ends()
+        refuse_never(state, request, tables, ask)
+        return None
 
     def allocate_slots_batch(
         self,
@@ -532,9 +551,7 @@ class KVCacheManager:
         each, news = all_or_each("num_new_tokens", num_new_tokens, size)
         aheads = counts_of("num_lookahead_tokens", num_lookahead_tokens, size)
         drafts = counts_of("num_draft_tokens", num_draft_tokens, size)
-        done = grow_each(self._state, batch, each, news, aheads, drafts, delay_cache_blocks)
-        self._tell()
-        return done
+        return self._told(grow_each(self._state, batch, each, news, aheads, drafts, delay_cache_blocks))
 
     def lease(self, request: Request) -> int:
         """Return the tokens up to which no step of a running request needs a call: its `Request.lease`, counted anew.
@@ -608,9 +625,7 @@ class KVCacheManager:
             InvalidArgumentError: the plan is no `Fits`.
             StalePlanError: another manager's, or the pool, the request or the step has changed since; plan again.
         """
-        given = commit(self._state, plan)
-        self._tell()
-        return given
+        return self._told(commit(self._state, plan))
 
     # ------------------------------------------------------------------ publish, trim, release
 
@@ -634,7 +649,7 @@ class KVCacheManager:
             InvalidArgumentError: more tokens than are written or known, or, if publication waits for it, than settled.
         """
         publish(self._state, request, num_computed_tokens, has_run)
-        self._tell()
+        self._told(None)
 
     def cache_blocks_batch(
         self, requests: Sequence[Request], num_computed_tokens: int | Sequence[int], *, has_run: bool = True
@@ -653,7 +668,7 @@ class KVCacheManager:
         batch = list(requests)
         counts = counts_of("num_computed_tokens", num_computed_tokens, len(batch))
         publish_each(self._state, batch, counts, has_run)
-        self._tell()
+        self._told(None)
 
     def remove_skipped_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Trim now the entries that no token at `num_computed_tokens` or later reads, not at the next `allocate_slots`.
@@ -665,7 +680,7 @@ class KVCacheManager:
             InvalidArgumentError: more tokens than are written, or, with steps in flight, than are settled.
         """
         trim(self._state, request, num_computed_tokens)
-        self._tell()
+        self._told(None)
 
     def fold_duplicates(self, requests: Sequence[Request], num_computed_tokens: int | Sequence[int]) -> BatchAllocation:
         """Let requests that have computed the same hold one block for it, and give their own copies back.
@@ -707,7 +722,7 @@ class KVCacheManager:
                 drafts, and all of the step would be given up.
         """
         shorten(self._state, request, tables_running(self._state, request), count_of("num_tokens", num_tokens))
-        self._tell()
+        self._told(None)
 
     def free(self, request: Request, *, preempted: bool = False) -> None:
         """Release all blocks of a request, last first; do nothing if it holds none. O(blocks). law: REF-1.
@@ -726,7 +741,7 @@ class KVCacheManager:
             DuplicateRequestError: another request runs under its id.
         """
         release(self._state, request, preempted)
-        self._tell()
+        self._told(None)
 
     def preempt(self, request: Request) -> None:
         """Release all blocks of a request that goes on later: ``free(request, preempted=True)``."""
@@ -734,9 +749,7 @@ class KVCacheManager:
 
     def reset_prefix_cache(self) -> bool:
         """Forget all prefixes; False, and nothing happens, while any block is held. O(num_blocks)."""
-        was_reset = reset(self._state)
-        self._tell()
-        return was_reset
+        return self._told(reset(self._state))
 
     def forget(
         self,
@@ -781,9 +794,7 @@ class KVCacheManager:
                     "request: give a request, or else cache_salt, lora_name or both, or no argument at all to forget "
                     "everything"
                 )
-        count = forget(self._state, whose, owner_mark(salt), owner_mark(adapter))
-        self._tell()
-        return count
+        return self._told(forget(self._state, whose, owner_mark(salt), owner_mark(adapter)))
 
     def _publish_no_more(self, request_id: str) -> None:
         """Let a running request publish nothing more, as contents that are being loaded for it were forgotten."""
@@ -813,7 +824,7 @@ class KVCacheManager:
             InvalidArgumentError: a number is out of range, or the time has passed.
             UnsupportedError: candidates go by another order, which knows no hints.
         """
-        retain(self._state, request, num_tokens, priority, until)
+        retain(self._state.pool, tables_running(self._state, request), num_tokens, priority, until)
 
     def release_prefix(self, request: Request, first_token: int = 0) -> None:
         """Declare that no later request will reuse a running request's tokens from `first_token` on.
@@ -828,7 +839,7 @@ class KVCacheManager:
             InvalidArgumentError: a negative token.
             UnsupportedError: candidates go by another order, which knows no hints.
         """
-        release_prefix(self._state, request, first_token)
+        release_prefix(self._state.pool, tables_running(self._state, request), first_token)
 
     def hint_of(self, request: Request, first_token: int) -> BlockHint | None:
         """Return the hint for a running request's block that begins at a token, for lower tiers; None if there is none.
@@ -838,7 +849,7 @@ class KVCacheManager:
         Raises:
             UnknownRequestError: the request holds no blocks.
         """
-        return hint_of(self._state, request, first_token)
+        return hint_of(self._state.pool, tables_running(self._state, request), first_token)
 
     def may_be_wanted(self, request: Request, group: int, start: int, stop: int) -> bool:
         """Return whether a likely hit needs one of some entries of a running request's table (``keep_wanted``). O(1).
@@ -854,7 +865,8 @@ class KVCacheManager:
             raise InvalidArgumentError(
                 f"group, start, stop: {group}, {start}..{stop} name no entries of {count} groups"
             )
-        return may_be_wanted(self._state, request, group, start, stop)
+        tables, wanted = tables_running(self._state, request), self._state.wanted
+        return wanted is None or wanted.may_need(tables, group, start, stop)
 
     def advance_time(self, now: float) -> None:
         """Say what time it is on the engine's clock, which begins at 0 and has any unit: no clock is read here.
@@ -865,7 +877,12 @@ class KVCacheManager:
             InvalidArgumentError: an earlier time than before, or no number.
             UnsupportedError: candidates go by another order, which knows no hints.
         """
-        advance_time(self._state, now)
+        try:
+            advance_time(self._state.pool, now)
+        except BaseException:
+            if self._state.pool._is_torn:
+                self._state.tear()
+            raise
 
     # ------------------------------------------------------------------ steps in flight, loads, forks
 
@@ -875,9 +892,7 @@ class KVCacheManager:
         Raises:
             UnsupportedError: the manager was made without `overlap_steps`.
         """
-        step = start_step(self._state)
-        self._tell()
-        return step
+        return self._told(start_step(self._state))
 
     def new_step_starts(self) -> None:
         """Report that a step starts, for engines without overlapping steps: slots given so far are computed before it.
@@ -909,7 +924,7 @@ class KVCacheManager:
             InvalidArgumentError: more tokens are rejected than were drafted.
         """
         settle_step(self._state, step, num_rejected_tokens)
-        self._tell()
+        self._told(None)
 
     def finish_load(self, request: Request, num_loaded_tokens: int) -> bool:
         """Report that a load has ended and how many of its tokens came; return whether the request runs on.
@@ -933,9 +948,7 @@ class KVCacheManager:
             DuplicateRequestError: another request runs under its id, and no load of an older one is under way.
             InvalidArgumentError: more tokens than were to be loaded.
         """
-        is_running = finish_load(self._state, request, num_loaded_tokens)
-        self._tell()
-        return is_running
+        return self._told(finish_load(self._state, request, num_loaded_tokens))
 
     def fork(self, parent: Request, child: Request) -> KVCacheBlocks | None:
         """Start `child` on the blocks of `parent` with its computed tokens; return its blocks, or None if none is free.
@@ -957,9 +970,7 @@ class KVCacheManager:
             UnsupportedError: the parent's last tokens are accepted drafts, and their recurrent state cannot be shared;
                 compute a step first.
         """
-        given = fork(self._state, parent, child)
-        self._tell()
-        return given
+        return self._told(fork(self._state, parent, child))
 
     def take_copies(self) -> list[list[tuple[int, int]]]:
         """Return, per group, the (source, destination) block ids to copy before the next step, oldest first.
@@ -1016,7 +1027,7 @@ class KVCacheManager:
     @property
     def journal(self) -> Journal | None:
         """What happened, for any number of readers; None before `start_journal`."""
-        return self._state.journal
+        return self._state.listeners.journal
 
     def start_journal(
         self, num_facts: int = NUM_FACTS, num_blocks: int | None = None, clock: Callable[[], float] = time.monotonic
@@ -1037,8 +1048,8 @@ class KVCacheManager:
         """
         state = self._state
         state.pool.require_whole()
-        if state.journal is not None:
-            return state.journal
+        if state.listeners.journal is not None:
+            return state.listeners.journal
         most = min(2 * num_facts + 2 * self.block_pool.num_blocks, 2**31) if num_blocks is None else num_blocks
         if num_blocks is not None and not 1 <= most <= 2**31:
             raise InvalidArgumentError(f"num_blocks: must be within 1..2**31 block ids, not {num_blocks!r}")
@@ -1046,8 +1057,8 @@ class KVCacheManager:
         counted = next((at for at, group in enumerate(state.groups) if group.keeps_all), 0)
         tokens = int(state.groups[counted]._block_size) if state.groups else 0
         journal = Journal(num_facts, most, counted, tokens, clock)
-        state.journal = journal
-        state.pool._facts = journal
+        state.listeners.journal = journal
+        state.pool._listen(journal)
         return journal
 
     def record(self, note: Callable[[Any], object], clock: Callable[[], float] | None = None) -> KVCacheManager:
@@ -1079,13 +1090,10 @@ class KVCacheManager:
         request._num_asked_outside = queried
         request._num_found_outside = found
 
-    def _tell(self) -> None:
-        """Give new facts to those who are given each fact, now that a call has ended."""
-        state = self._state
-        if state.journal is not None:
-            state.journal._deliver()
-        if state.pool._tape is not None:
-            state.pool._tape.end(state.pool._num_free, state.pool._index.num_keyed)
+    def _told(self, answer: T) -> T:
+        """Return the answer of a call, after listeners have heard that the call has ended."""
+        self._state.listeners.call_ends()
+        return answer
 
     # ------------------------------------------------------------------ what it says of itself
 
@@ -1299,16 +1307,9 @@ class KVCacheManager:
         if not state.config.logs:
             return None
         # Taken and replaced in one step, so that a lookup is counted in exactly one report.
-        done, state.lookups = state.lookups, Lookups()
-        return PrefixCacheStats(
-            done.was_reset,
-            done.requests,
-            done.queries,
-            done.hits,
-            done.preempted_requests,
-            done.preempted_queries,
-            done.preempted_hits,
-        )
+        done, state.listeners.lookups = state.listeners.lookups, zeros64(7)
+        counts = [int(count) for count in done]
+        return PrefixCacheStats(counts.pop() > 0, *counts)
 
     def make_eviction_stats(self) -> EvictionStats | None:
         """Return the keys lost since the last call, by cause and group; None unless made with ``explain_evictions``."""
@@ -1355,10 +1356,13 @@ def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGr
     """Return whether passing blocks are evicted first, as asked for, or as the kinds of layers suggest."""
     if spares is not None and (isinstance(spares, bool) or not 0 <= spares < pool.num_blocks):
         raise InvalidArgumentError(f"passing_spares: must be within 0..{pool.num_blocks - 1} blocks, not {spares!r}")
-    kinds = [type(group.kv_cache_spec) for group in groups]
-    forgets = SlidingWindowSpec in kinds or ChunkedLocalAttentionSpec in kinds
-    if asked and not (pool.enable_caching and (forgets or MambaSpec in kinds)):
+    forgetful = [group.kv_cache_spec for group in groups if not group.kv_cache_spec.reads_all]
+    if asked and not (pool.enable_caching and forgetful):
         raise InvalidArgumentError(
             "keep_wanted: needs enable_caching and a group of layers with windows or recurrent states; leave it out"
         )
-    return pool.enable_caching and forgets and MambaSpec not in kinds if asked is None else asked
+    own = any([spec.rule() is not None for spec in forgetful])
+    if asked and own:
+        raise UnsupportedError("keep_wanted: not with layers of a kind that states its own rule; leave it out")
+    has_states = any([spec.is_recurrent for spec in forgetful])
+    return pool.enable_caching and len(forgetful) > 0 and not has_states and not own if asked is None else asked

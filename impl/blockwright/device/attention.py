@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from blockwright.device.operands import first_read, num_sinks, on_host
+from blockwright.device.operands import first_read, on_host
 from blockwright.device.paged import KVPages
 from blockwright.device.step import Step, checked_step, read_spans, require_out
-from blockwright.kinds import AttentionSpec, ChunkedLocalAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from blockwright.kinds import AttentionSpec, KVCacheSpec
 
 # Keys of one batch of gathered requests, in elements: what the scratch memory is bounded by (or by one request).
 SCRATCH_ELEMENTS = 16 << 20
@@ -171,6 +171,7 @@ def _batches(step: Step) -> Iterator[_Batch]:
     table = torch.tensor(runs)
     low = first_read(step.spec, table[:, 3])
     spans = (table[:, 4] - low).tolist()
+    # Alike ones beside each other: a batch is padded to its longest, by a factor of two at most.
     order = sorted(range(len(runs)), key=lambda run: (runs[run][0], spans[run]), reverse=True)
     done = 0
     while done < len(order):
@@ -186,7 +187,8 @@ def _batches(step: Step) -> Iterator[_Batch]:
             stop += 1
         chosen = order[done:stop]
         span = max(spans[run] for run in chosen)
-        even = most == 1 and not num_sinks(step.spec) and all(spans[run] == span for run in chosen)
+        # Then nothing is masked, and torch may take its fastest kernel.
+        even = most == 1 and not step.spec.sink_len and all(spans[run] == span for run in chosen)
         count, request, row, position, high = table[chosen].T.to(step.query.device)
         yield _Batch(request, row, count, position, low[chosen].to(row.device), high, most, span, even)
         done = stop
@@ -201,6 +203,7 @@ def _attend(step: Step, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
     device, block_size = step.query.device, step.pages.block_size
     token = torch.arange(batch.most, device=device).minimum(batch.count[:, None] - 1)
     position = _positions(step, batch.low, batch.span)
+    # A masked position is read all the same: it must be one that this run may read, whatever lies behind.
     reached = position.minimum(batch.high[:, None] - 1)
     blocks = step.table[batch.request[:, None], reached // block_size]
     keys, values = step.pages.read(blocks, reached % block_size, step.query.dtype)
@@ -213,7 +216,7 @@ def _attend(step: Step, batch: _Batch) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _positions(step: Step, low: torch.Tensor, span: int) -> torch.Tensor:
     """Return the positions that are gathered for each run: the sinks, and `span` from its first on, each once."""
-    sinks = num_sinks(step.spec)
+    sinks = step.spec.sink_len
     near = low.clamp(min=sinks)[:, None] + torch.arange(span, device=low.device)
     return torch.cat([torch.arange(sinks, device=low.device).expand(low.shape[0], -1), near], 1) if sinks else near
 
@@ -224,7 +227,7 @@ def _mask(step: Step, query: torch.Tensor, position: torch.Tensor, high: torch.T
         return (position < high[:, None])[:, None, :].expand(-1, query.shape[1], -1)
     keys = position[:, None, :]
     read = keys >= first_read(step.spec, query)[:, :, None]
-    if sinks := num_sinks(step.spec):
+    if sinks := step.spec.sink_len:
         read |= keys < sinks
     return read & (keys <= query[:, :, None])
 
@@ -266,6 +269,7 @@ def _attend_padded(step: Step, max_query_len: int, max_seq_len: int) -> torch.Te
     room = _room(step, span)
     for first in range(0, requests, room):
         part = slice(first, first + room)
+        # Clamped: a row of padding reads some token, and its result is dropped below.
         query = step.query[(step.starts[:-1][part, None] + token).clamp(max=tokens - 1)]
         position = _positions(step, low[part], span)
         reached = position.minimum(high[part, None] - 1).clamp(min=0)
@@ -284,14 +288,11 @@ def _attend_padded(step: Step, max_query_len: int, max_seq_len: int) -> torch.Te
 
 def _room(step: Step, span: int) -> int:
     """Return how many runs of `span` positions are gathered at once: one at least, else within `SCRATCH_ELEMENTS`."""
-    span += num_sinks(step.spec)
+    span += step.spec.sink_len
     return max(1, SCRATCH_ELEMENTS // max(1, span * step.pages.num_kv_heads * step.pages.head_size))
 
 
 def _longest_span(spec: AttentionSpec, queries: int, length: int) -> int:
     """Return the most positions, sinks left out, that `queries` tokens in a row of at most `length` read together."""
-    if isinstance(spec, SlidingWindowSpec):
-        return min(length, spec.sliding_window + queries - 1)
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return min(length, spec.attention_chunk_size + queries - 1)
-    return length
+    span = spec.window or spec.chunk
+    return min(length, span + queries - 1) if span else length

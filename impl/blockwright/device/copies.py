@@ -170,6 +170,7 @@ def _moved(batches: Batches, stream: torch.cuda.Stream | None) -> Transfer:
         elif device is not None and from_device.type == "cpu":
             _move_by_rows(couples, moves, to_host=False)
         elif device is not None and to_device.type == "cpu":
+            # In the order of the host's blocks, so that neighbours make one stretch.
             _move_by_rows(couples, sorted(moves, key=lambda pair: pair[1]), to_host=True)
         else:
             _move_by_index(couples, moves, SCRATCH_BYTES)
@@ -195,6 +196,7 @@ def _move_on_host(couples: Couples, moves: list[tuple[int, int]]) -> None:
     stretches = runs(sources, destinations)
     by_index: Couples = []
     for src, dst in couples:
+        # Many short stretches: one call by index costs less than a call for each.
         if len(stretches) > RUNS and len(moves) * _bytes_of_block(src) < len(stretches) * RUN_BYTES:
             by_index.append((src, dst))
             continue
@@ -238,6 +240,7 @@ def _move_by_rows(couples: Couples, moves: list[tuple[int, int]], *, to_host: bo
 
 def _stretches(host: torch.Tensor, rows: list[int]) -> list[tuple[int, int]]:
     """Return the runs of `rows` that are one stretch of the host's memory each: single rows, if gaps part the rows."""
+    # Padding between blocks would make torch copy through scratch memory of its own.
     adjacent = host.stride(0) == host[:1].numel()
     return runs(rows, rows) if adjacent else [(place, place + 1) for place in range(len(rows))]
 

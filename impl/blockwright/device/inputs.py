@@ -11,7 +11,7 @@ table entries that have changed. So the cost of both depends on the changes, not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,7 +23,6 @@ from blockwright.device.page_lists import PagedKV
 from blockwright.device.planned import KVCachePlan
 from blockwright.device.staging import Staging, Tensors, Views, view_of
 from blockwright.errors import BlockError, InvalidArgumentError, UnknownStepError, UnsupportedError
-from blockwright.kinds import CrossAttentionSpec
 from blockwright.worker.replica import TableReplica
 from blockwright.worker.rows import listed
 
@@ -114,6 +113,7 @@ class StepInputs:
             return self
         self._check_step("host")
         own = views.num_requests, views.num_tokens
+        # These inputs were padded: the host's memory needs the same padding to show it.
         if own != (self.num_requests, self.num_tokens):
             views.host.pad(own[0], self.num_requests, own[1], self.num_tokens)
         return self._of(views.host, self.num_requests, self.num_tokens)
@@ -150,24 +150,20 @@ class StepInputs:
             )
 
     def _of(self, views: Views, num_requests: int, num_tokens: int) -> StepInputs:
-        positions, slot_mapping = views.of_tokens(num_tokens)
-        starts, key_starts, computed, lens, encoder, reads, writes = views.of_requests(num_requests)
-        return replace(
-            self,
-            num_requests=num_requests,
-            num_tokens=num_tokens,
-            block_tables=views.block_tables,
-            positions=positions,
-            slot_mapping=slot_mapping,
-            query_start_loc=starts,
-            cu_seqlens_k=key_starts,
-            num_computed_tokens=computed,
-            seq_lens=lens,
-            encoder_lens=encoder,
-            state_reads=reads,
-            state_writes=writes,
-            _views=views,
-        )
+        longest = self.max_query_len, self.max_seq_len
+        return _inputs(views, num_requests, num_tokens, *longest, self.copies, self._step)
+
+
+def _inputs(
+    views: Views, num_requests: int, num_tokens: int, query_len: int, seq_len: int, copies: Tensors, step: int
+) -> StepInputs:
+    """Return what views show of a step, or of a padded one."""
+    positions, slot_mapping = views.of_tokens(num_tokens)
+    counts = views.of_requests(num_requests)  # in the order of the fields
+    tables = views.block_tables
+    return StepInputs(
+        num_requests, num_tokens, query_len, seq_len, tables, slot_mapping, positions, *counts, copies, views, step
+    )
 
 
 class InputBatch:
@@ -231,7 +227,8 @@ class InputBatch:
         integer("max_num_requests", max_num_requests, 1)
         integer("max_num_tokens", max_num_tokens, 1)
         integer("max_model_len", max_model_len, 1)
-        if any(isinstance(group.kv_cache_spec, CrossAttentionSpec) for group in config.kv_cache_groups):
+        # Without such layers any bound will do, 0 included.
+        if any(group.kv_cache_spec.reads_encoder for group in config.kv_cache_groups):
             integer("max_encoder_len", max_encoder_len, 1)
         else:
             integer("max_encoder_len", max_encoder_len)
@@ -446,38 +443,22 @@ class InputBatch:
                 call again without the allocation, and everything that the device lacks is sent.
         """
         # law: COPY-3
+        # Most steps copy nothing: no list is read, and the same empty tensors are returned.
         is_plain = type(copies) in (list, tuple) and len(copies) in (0, len(self._no_copies))
         pairs = self._no_copies if is_plain and not any(copies) else self._checked_copies(copies)
         replica = self.replica
         replica.step(_as_list(requests), num_new_tokens, num_draft_tokens, allocation)
         num_requests, num_tokens = replica.num_requests, replica.num_tokens
         views = self._views
+        # Counted once the memory is the new step's, so that older inputs refuse to be read.
         views.num_steps += 1
         views.num_requests, views.num_tokens, views.host.num_steps = num_requests, num_tokens, views.num_steps
         if self._staging is not None:
             self._staging.send(*replica.rows.changes(), num_tokens)
+            # Only now: if sending fails, the next step sends them again.
             replica.rows.forget_changes()
-        positions, slot_mapping = views.of_tokens(num_tokens)
-        starts, key_starts, computed, lens, encoder, reads, writes = views.of_requests(num_requests)
-        return StepInputs(
-            num_requests,
-            num_tokens,
-            replica.max_query_len,
-            replica.max_seq_len,
-            views.block_tables,
-            slot_mapping,
-            positions,
-            starts,
-            key_starts,
-            computed,
-            lens,
-            encoder,
-            reads,
-            writes,
-            pairs,
-            views,
-            views.num_steps,
-        )
+        longest = replica.max_query_len, replica.max_seq_len
+        return _inputs(views, num_requests, num_tokens, *longest, pairs, views.num_steps)
 
     @property
     def num_bytes_sent(self) -> int:

@@ -67,6 +67,7 @@ def blocks_of(name: str, caches: Caches, block_dim: int | Sequence[int]) -> list
         )
     blocks = []
     for (where, tensor), dim in zip(tensors, dims, strict=True):
+        # The bytes of such a tensor are not where its shape and strides say.
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
             raise InvalidArgumentError(f"{where} is no plain strided tensor; pass the tensor that holds the bytes")
         if tensor.device != device:
@@ -100,6 +101,7 @@ def token_dims_of(pool: list[Blocks], block_dim: int | Sequence[int], token_dim:
                 f"token_dim={dim} of {blocks.name}, which has {rank} dimensions and counts blocks by "
                 f"block_dim={apart}; pass the one that counts the tokens of a block"
             )
+        # The dimension of blocks was moved to the front: those before it have moved back by one.
         found.append(dim % rank + (dim % rank < apart % rank))
     return found
 

@@ -15,7 +15,7 @@ import torch
 from blockwright.arguments import integer
 from blockwright.device.layout import WORDS, addresses, is_injective
 from blockwright.errors import InvalidArgumentError
-from blockwright.kinds import AttentionSpec, ChunkedLocalAttentionSpec, SlidingWindowSpec
+from blockwright.kinds import AttentionSpec
 
 Size: TypeAlias = int | str
 """A size that must be, or a name that stands for whatever it is."""
@@ -109,13 +109,8 @@ def first_read(spec: AttentionSpec, positions: torch.Tensor) -> torch.Tensor:
 
     A token of a cross attention reads all of the encoder's, from 0.
     """
-    if isinstance(spec, SlidingWindowSpec):
-        return (positions - (spec.sliding_window - 1)).clamp(min=0)
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return positions - positions % spec.attention_chunk_size
+    if spec.window is not None:
+        return (positions - (spec.window - 1)).clamp(min=0)
+    if spec.chunk is not None:
+        return positions - positions % spec.chunk
     return torch.zeros_like(positions)
-
-
-def num_sinks(spec: AttentionSpec) -> int:
-    """Return how many of the first positions all later tokens read, wherever they are."""
-    return spec.sink_len if isinstance(spec, SlidingWindowSpec) else 0

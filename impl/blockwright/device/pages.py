@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
-from blockwright.kinds import SCALE_SIZE, AttentionSpec, ChunkedLocalAttentionSpec, KVCacheSpec, MambaSpec, dtype_size
+from blockwright.kinds import KVCacheSpec, MambaSpec, dtype_size
 
 # What a layer's own page depends on; all other fields decide what stands in its block table.
 _PAGE_FIELDS = {
@@ -34,11 +34,7 @@ _MOST_MULTIPLES = 4
 
 def element_sizes(spec: KVCacheSpec) -> list[int]:
     """Return the bytes of one element of each part of a layer: of keys and values, scales by token, or each state."""
-    if isinstance(spec, MambaSpec):
-        return [dtype_size(dtype) for dtype in spec.dtypes]
-    if not isinstance(spec, AttentionSpec):
-        return [1]
-    return [dtype_size(spec.dtype), *([SCALE_SIZE] if spec.scales == "token" else [])]
+    return [dtype_size(dtype) for dtype in spec.element_types]
 
 
 def table_of(spec: KVCacheSpec) -> tuple[object, ...]:
@@ -96,11 +92,10 @@ class Family:
         Recurrent layers do not grow, since a state takes the same memory after any number of tokens; chunked layers to
         divisors of their chunk.
         """
-        if isinstance(self.spec, MambaSpec):
+        if self.spec.is_recurrent:
             return 1
         factor = max(1, min(page // self.pages[0], max_block_size // self.spec.block_size))
-        if isinstance(self.spec, ChunkedLocalAttentionSpec):
-            chunk = self.spec.attention_chunk_size
+        if (chunk := self.spec.chunk) is not None:
             while chunk % (self.spec.block_size * factor):
                 factor -= 1
         return factor
@@ -157,9 +152,9 @@ def layouts_of(
 
     Args:
         layers: what each layer declares, by name.
-        max_block_size: tokens that no block grows beyond, nor the common multiple of block sizes that hits are cut to.
-        page_alignment: bytes that every page is a multiple of.
-        layers_per_group: the number of tensors, if it is settled.
+        max_block_size: tokens: the largest block, and the largest common multiple of block sizes that hits are cut to.
+        page_alignment: bytes; every page is a multiple of it.
+        layers_per_group: the number of tensors; None to try several.
         enable_caching: whether there are hits.
     """
     unit = math.lcm(page_alignment, *(size for spec in layers.values() for size in element_sizes(spec)))

@@ -17,7 +17,7 @@ from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.device.pages import Layout, layouts_of
 from blockwright.device.planned import KINDS, GroupPlan, KVCachePlan, RequestLimits, bytes_text
 from blockwright.errors import InvalidArgumentError, TooLittleMemoryError, UnsupportedError
-from blockwright.kinds import CrossAttentionSpec, KVCacheSpec
+from blockwright.kinds import KVCacheSpec
 
 __all__ = ["GroupPlan", "KVCachePlan", "RequestLimits", "plan_kv_cache"]
 
@@ -359,7 +359,7 @@ def _check_layers(layers: Mapping[str, KVCacheSpec], limits: RequestLimits) -> N
             )
         if spec.page_size_bytes < 1:
             raise InvalidArgumentError(f"layers: {name!r} declares no state; leave it out, it needs no cache")
-    encoders = [name for name, spec in layers.items() if isinstance(spec, CrossAttentionSpec)]
+    encoders = [name for name, spec in layers.items() if spec.reads_encoder]
     if not encoders:
         return
     if len(encoders) == len(layers):

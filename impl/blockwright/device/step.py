@@ -11,7 +11,6 @@ from blockwright.device.operands import (
     FLOATS,
     IDS,
     first_read,
-    num_sinks,
     on_host,
     require_apart,
     require_bound,
@@ -22,12 +21,20 @@ from blockwright.device.operands import (
 from blockwright.device.paged import KVPages, pages_of, require_spec
 from blockwright.device.slots import check_blocks
 from blockwright.errors import InvalidArgumentError
-from blockwright.kinds import AttentionSpec, CrossAttentionSpec, KVCacheSpec
+from blockwright.kinds import AttentionSpec, KVCacheSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The checked arguments of one call of `paged_attention`."""
+    """The checked arguments of one call of `paged_attention`, T tokens of R requests.
+
+    Attributes:
+        query: (T, heads, head_size).
+        pages: the keys and values. spec: their kind of layer.
+        table: int (R, entries), block ids. starts: int (R + 1,), where each request's tokens begin.
+        seq_lens, encoder_lens: int (R,), tokens to read; the latter for cross-attention alone.
+        scale: of the scores.
+    """
 
     query: torch.Tensor
     pages: KVPages
@@ -69,7 +76,7 @@ def checked_step(
     table = require_tensor("block_table", block_table, ("requests", "entries"), IDS, device)
     if table.shape[0] < requests:
         raise InvalidArgumentError(f"block_table has {table.shape[0]} rows for {requests} requests; pass a row of each")
-    if isinstance(spec, CrossAttentionSpec):
+    if spec.reads_encoder:
         encoder_lens = require_tensor("encoder_lens", encoder_lens, (requests,), IDS, device)
     else:
         encoder_lens = None
@@ -156,6 +163,6 @@ def _check_table(step: Step) -> None:
     read = entries < last[:, None]
     blocks = step.table.gather(1, entries.clamp(max=width - 1))
     check_blocks("block_table", blocks, first, read, step.pages)
-    if heads := min(-(-num_sinks(step.spec) // block_size), width):
+    if heads := min(-(-step.spec.sink_len // block_size), width):
         read = torch.arange(heads, device=low.device) < last[:, None]
         check_blocks("block_table", step.table[:, :heads], torch.zeros_like(first), read, step.pages)

@@ -15,7 +15,7 @@ from blockwright.device.pairs import Pairs
 from blockwright.device.plan import KVCachePlan
 from blockwright.device.transfer import Transfer
 from blockwright.errors import BlockError, InvalidArgumentError
-from blockwright.kinds import AttentionSpec, KVCacheSpec, MambaSpec
+from blockwright.kinds import AttentionSpec, MambaSpec
 
 
 def torch_dtype(dtype: object) -> torch.dtype:
@@ -67,7 +67,7 @@ class KVCacheStorage:
             raise InvalidArgumentError(f"device: {device!r} is no device of torch's: {error}") from None
         self.plan = plan
         for spec in plan.layers.values():
-            for dtype in dtypes_of(spec):
+            for dtype in spec.element_types:
                 torch_dtype(dtype)
         self.tensors = [
             torch.zeros((plan.num_blocks, page), dtype=torch.uint8, device=device) for page in plan.page_sizes
@@ -217,7 +217,7 @@ class KVCacheStorage:
         tensors = self.tensors if group is None else self.tensors_of(group)
         groups = self.plan.groups if group is None else [self.plan.groups[group]]
         names = [name for part in groups for name in part.layer_names]
-        dtypes = {torch_dtype(kind) for name in names for kind in dtypes_of(self.plan.layers[name])}
+        dtypes = {torch_dtype(kind) for name in names for kind in self.plan.layers[name].element_types}
         byte = _common_byte(value, dtypes)
         if byte is not None:
             _write(tensors, ids, [byte] * len(tensors))
@@ -249,16 +249,6 @@ class KVCacheStorage:
         if low < 0 or high >= count:
             raise BlockError(f"block_ids: {low if low < 0 else high} is no block; there are {count}")
         return ids
-
-
-def dtypes_of(spec: KVCacheSpec) -> tuple[object, ...]:
-    if isinstance(spec, MambaSpec):
-        return spec.dtypes
-    if not isinstance(spec, AttentionSpec):
-        return ()
-    if spec.scales != "token":
-        return (spec.dtype,)
-    return (spec.dtype, "bfloat16", "float32") if spec.kv_lora_rank else (spec.dtype, "float32")
 
 
 def _write(tensors: Sequence[torch.Tensor], ids: torch.Tensor, words: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ writes and reads the formats of today's routers (extra ``events``: msgspec), `pu
 """
 
 from blockwright.arguments import guard as _guard
-from blockwright.core.pool.facts import Fact, Journal, JournalReader
+from blockwright.core.records.journal import Fact, Journal, JournalReader
 from blockwright.observe.checkpoint import dump, restore
 from blockwright.observe.picture import Picture, draw
 from blockwright.observe.prefix_index import PrefixIndex

@@ -19,6 +19,7 @@ from typing import Any, cast
 from blockwright.core.keys.block_hash import BlockHasher
 from blockwright.core.keys.request import MAX_LENGTH, Request
 from blockwright.core.manager import KVCacheManager
+from blockwright.core.worth.wanted import free_classed
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import BlockStored, KVCacheEvent
 
@@ -78,7 +79,7 @@ def restore(manager: KVCacheManager, data: bytes, identity: bytes, hasher: Block
         pool.reset_prefix_cache()
         raise
     pool.free_blocks([each for each in taken if each.block_id not in restored][::-1])
-    pool._free_classed(list(restored), classes)
+    free_classed(pool, list(restored), classes)
     return len(restored)
 
 

@@ -27,7 +27,14 @@ Child = tuple[Own, BlockHash] | dict[Own, tuple[BlockHash, ...]]
 
 
 class Step(NamedTuple):
-    """What an event changes: a block is stored, or removed (of no tokens), or all of a medium is gone (no key)."""
+    """What an event changes.
+
+    Attributes:
+        key: of the block; None if all of a medium is gone.
+        size: tokens in the block that is stored; 0 if it is removed.
+        edge: its parent, and its own content below it; None where these are not known.
+        medium: where it is; None for every medium.
+    """
 
     key: Key | None
     size: int = 0
@@ -36,7 +43,13 @@ class Step(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What a batch changes: by key, how many copies there are then, and of how many tokens; None: there is none."""
+    """What a batch changes.
+
+    Attributes:
+        is_cleared: everything known before is gone.
+        blocks: by key, how many copies there are after it, and tokens in each; None where there is no copy.
+        steps: the changes in their order.
+    """
 
     is_cleared: bool
     blocks: dict[Key, tuple[int, int] | None]

@@ -108,11 +108,13 @@ def walk(known: KnownBlocks, prompt: Prompt, size: int = 0, row: Places = ()) ->
                 break
         if not due and len(reached) == 1:  # mostly one thing follows another
             parent = reached[0]
+            # Plain tokens, one child after the other: a comparison of bytes for each block, and no tuple.
             while is_bare and (start or prompt.salt is None):
                 child = children.get(parent)
                 if type(child) is not tuple or type(child[0]) is not bytes:
                     break
                 stop = start + len(child[0]) // 4
+                # Packed as far as the tree goes: most prompts part from it early.
                 if 4 * stop > len(packed):
                     if stop > prompt.length:
                         break
@@ -145,6 +147,7 @@ def _following(
             if own == prompt.own(start, size, ahead):
                 yield start + size, (one,)
         elif child is not None:
+            # Several children: blocks of other sizes, or keys that look further ahead.
             for size, ahead in known.ways:
                 cut = prompt.own(start, size, ahead)
                 if cut is not None and cut in child:
@@ -205,6 +208,7 @@ class Found:
         for end in ends:
             if end % size == 0:
                 place = end // size - 1
+                # A gap: a new row of places begins.
                 if place != before + 1 or first < 0:
                     first = place
                 self._since[place], before = first, place
@@ -246,6 +250,7 @@ class Found:
 
 def hit_on_device(groups: Sequence[Found], unit: int, most: int) -> int:
     """Return the longest hit of at most so many tokens. O(blocks * groups)."""
+    # A hit ends where each of these groups has something: the group with the fewest ends says where to look.
     ends = min((each.ends for each in groups if each.reads_before()), key=len, default=None)
     for length in range(most - most % unit, 0, -unit) if ends is None else reversed(ends):
         if length <= most and length % unit == 0 and all(g.holds(length) and g.has_margin(length) for g in groups):
@@ -318,6 +323,7 @@ def longest_row(
     first, best = {0}, 0  # what the first medium reaches, and all together
     reached = {0}
     for end, hashes in zip(*walk(known, prompt), strict=True):
+        # No block is long enough to go on from what is reached.
         if end > best + longest or end > most:
             break
         for at, places in enumerate(blocks):

@@ -111,7 +111,7 @@ class Metrics(Collector):
             registry.register(self)
 
     def __call__(self, fact: Fact) -> None:
-        """Read the journal now: as ``manager.record(metrics)`` calls it, no time of a block is lost between scrapes."""
+        """Read the journal now. ``manager.record(metrics)`` calls this at each fact, so that scrapes miss no times."""
         self._follow()
 
     @property

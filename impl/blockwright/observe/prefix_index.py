@@ -34,8 +34,8 @@ class PrefixIndex:
         Args:
             events: as `apply` takes them.
             layout: what a hit needs of the groups of layers, for an engine whose events do not say it.
-            tells_hits: the engine also reports what it hits as stored (vLLM's report mode "full"), so that to be
-                reported again says nothing of copies.
+            tells_hits: the engine also reports hits as stored (vLLM's report mode "full"), so that a second report of a
+                block does not mean a second copy.
         """
         self._layout, self._tells_hits = layout, tells_hits
         self._ranks: dict[int, KnownBlocks] = {0: KnownBlocks()}

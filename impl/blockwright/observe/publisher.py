@@ -82,6 +82,7 @@ class ZmqPublisher:
         self._next = 0
         self.num_lost = 0
         self._shared: _Encoded | None = None
+        # Numbers begin with it: a consumer of an earlier life of the engine forgets that one.
         if stream.sequence == 0:
             stream.record([AllBlocksCleared()])
         self._context = zmq.Context()
@@ -89,6 +90,7 @@ class ZmqPublisher:
         self._pub.set_hwm(high_water_mark)
         self._router = self._context.socket(zmq.ROUTER)
         self._answers = Answers(self._router, self._answer)
+        # The thread waits for sockets alone, so that the engine wakes it through one.
         self._awaken = self._context.socket(zmq.PAIR)
         self._awake = self._context.socket(zmq.PAIR)
         try:
@@ -113,6 +115,7 @@ class ZmqPublisher:
                 raised once.
             InterruptedCallError: the publisher is closed, or this is the child of a fork, where its thread is not.
         """
+        # After a fork the sockets are the parent's too: nothing may be sent here.
         if not self._thread.is_alive():
             raise InterruptedCallError("publisher: its thread has ended (by close, or a fork); make a new publisher")
         failure = self._failures.popleft() if self._failures else None
@@ -125,6 +128,7 @@ class ZmqPublisher:
         self._closing.set()
         if self._thread.is_alive():
             self._wake()
+            # It sends what is left; then no socket is in use any more.
             self._thread.join()
         self._context.destroy(linger=200)
 
@@ -147,15 +151,18 @@ class ZmqPublisher:
             poller.register(self._router, zmq.POLLIN)
         wait = 100
         while True:
+            # Read first: what was recorded before `close` is sent in this round.
             is_last = self._closing.is_set()
             try:
                 ready = dict(poller.poll(0 if is_last else wait))
+                # However often it was woken, one look at the stream serves all.
                 while self._awake in ready and self._awake.poll(0):
                     self._awake.recv()
                 self._send()
                 if self._router in ready:
                     self._answers.take()
                 wait = self._answers.send()
+                # Nobody reads it any more, and it is as large as the cache.
                 if not self._answers:
                     self._shared = None
             except BaseException as error:
@@ -215,6 +222,7 @@ class ZmqPublisher:
         try:
             batches = self._stream.since(start)
         except EventGapError as gap:
+            # A number beyond what was ever sent is of another engine: it gets the end alone.
             if start <= gap.oldest and takes_snapshot:
                 shared = self._snapshot()
                 yield [self._topic, (shared.snapshot.sequence - 1).to_bytes(8, "big"), shared.whole()]
@@ -243,12 +251,14 @@ class _Encoded:
         """Yield the payloads, `_CHUNK` events in each."""
         events = self.snapshot.events
         for at in range(-(-len(events) // _CHUNK)):
+            # Encoded as it is read: a consumer that leaves after the first part costs no more.
             if at == len(self._parts):
                 self._parts.append(self._encoded(events[at * _CHUNK : (at + 1) * _CHUNK]))
             yield self._parts[at]
 
     def whole(self) -> bytes:
         """Return one payload that clears a consumer's index and contains the whole snapshot."""
+        # Cleared and stored in one message: half of it would be a wrong index.
         self._whole = self._whole or self._encoded((AllBlocksCleared(), *self.snapshot.events))
         return self._whole
 

@@ -47,7 +47,13 @@ class TierEvent(Protocol):
 
 
 class Batch(NamedTuple):
-    """Events that were recorded together, by their number; the first batch of a stream has the number 0."""
+    """Events that were recorded together.
+
+    Attributes:
+        sequence: number of the batch in its stream, from 0.
+        timestamp: seconds, of the clock that was recorded with them.
+        events: oldest first.
+    """
 
     sequence: int
     timestamp: float
@@ -55,7 +61,13 @@ class Batch(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All that can be found: as `events`, parents before children, to be followed by the batches from `sequence` on."""
+    """All blocks that can be found at one moment.
+
+    Attributes:
+        epoch: of the stream; numbers of another epoch mean nothing here.
+        sequence: number of the first batch that is not part of it, from 0.
+        events: a store of each block, parents before children.
+    """
 
     epoch: uuid.UUID
     sequence: int
@@ -165,6 +177,7 @@ class EventStream:
         """
         reported = tuple(events)
         if reported:
+            # Without the lock: the engine's step must not wait for a reader that copies the index.
             self._pending.append((self._clock(), reported))
             self._num_pending += len(reported)
             if self._num_pending > self._backlog:
@@ -188,6 +201,7 @@ class EventStream:
         folding, fault = _Folding(self._index), None
         try:
             reported = tuple(folding.fold(events))
+        # Not the batch's fault: it is worked out again by the next call.
         except MemoryError:
             raise
         except Exception as error:
@@ -206,6 +220,7 @@ class EventStream:
         if fault is not None:
             batches.clear()  # consumers that have not seen the one before take a snapshot as well
         elif not batches or batches[-1][1] is not batch:
+            # Sums, so that the events kept are one subtraction.
             before = batches[-1][0] + len(batches[-1][1].events) if batches else 0
             batches.append((before, batch))
         while len(batches) > 1 and batches[-1][0] + len(batch.events) - batches[0][0] > self._backlog:
@@ -228,6 +243,7 @@ class EventStream:
         with self._lock:
             self._fold_pending()
             oldest = self._batches[0][1].sequence if self._batches else self._sequence
+            # A number from the future is of another life of the engine.
             if not oldest <= sequence <= self._sequence:
                 raise EventGapError(sequence, oldest, self._sequence)
             return [batch for _, batch in islice(self._batches, sequence - oldest, None)]
@@ -265,6 +281,7 @@ class _Folding:
                 if parent is not None:
                     above = (parent, event.group_id, event.medium)
                     known = changes[above] if above in changes else self.index.get(above)
+                    # A parent may have gone, or come, between the event and this batch.
                     if (known is None) != event.is_parent_absent:
                         event = _marked(event, known is None)
                 changes[event.block_hash, event.group_id, event.medium] = event
@@ -293,6 +310,7 @@ class _Folding:
         after: dict[Key, BlockStored | None] = {**self.index, **self.changes}
         gone = event.medium or "GPU"
         kept = [stored for (_, _, medium), stored in after.items() if stored is not None and medium != gone]
+        # A new one: the old one is the base of what readers hold.
         self.index = {}
         self.changes.clear()
         yield AllBlocksCleared()

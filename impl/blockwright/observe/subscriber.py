@@ -103,6 +103,7 @@ class ZmqSubscriber:
         self._until = self._until_whole = 0.0
         self._context = zmq.Context()
         self._sub = self._context.socket(zmq.SUB)
+        # Before anything is decoded: a message of any size would be held in memory first.
         self._sub.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
         self._sub.subscribe(topic.encode("utf-8", "surrogatepass"))
         self._monitor = self._sub.get_monitor_socket(zmq.EVENT_DISCONNECTED)
@@ -120,12 +121,14 @@ class ZmqSubscriber:
         self.close()
 
     def poll(self, timeout: float = 0.1) -> int:
-        """Apply what comes within `timeout` seconds; return how many batches. Asks after a silence, or a loss.
+        """Apply the messages that come within `timeout` seconds; return the number of batches.
 
-        The next call continues an answer that has not ended by then.
+        After a silence, or where a message is missing, it asks the publisher for what was sent. If the answer has not
+        ended in time, the next call goes on with it.
         """
         before, stop, left = self._num_applied, time.monotonic() + timeout, timeout
         while True:
+            # A lost last batch shows by nothing but silence.
             if self._next is None or self._has_failed() or time.monotonic() - self._heard_at > self._patience:
                 self._ask()
             if self._asking is not None:
@@ -138,6 +141,7 @@ class ZmqSubscriber:
 
     def sync(self) -> bool:
         """Ask for missed batches, and wait for the answer; return whether the publisher answered."""
+        # A question that failed just now may be asked again: the caller waits for it.
         self._asking, self._failed_at = None, -math.inf
         self._ask()
         while self._asking is not None:
@@ -169,6 +173,7 @@ class ZmqSubscriber:
     def _take_numbered(self, sequence: int, payload: bytes) -> None:
         """Apply a batch of a publisher that has numbers alone, or cannot be asked for more."""
         events = _read(payload)
+        # The first rank that is heard is the one that is followed.
         if isinstance(events, Events) and not self._num_applied:
             self._rank = events.rank
         if isinstance(events, Events) and events.rank != self._rank:
@@ -186,6 +191,7 @@ class ZmqSubscriber:
     def _take_other(self, sequence: int, events: Events) -> None:
         """Apply a batch of another rank."""
         following = self._others.get(events.rank, 0)
+        # Its numbers began again: it was restarted, and its cache is empty.
         if sequence < following:
             self.index.apply(_cleared(events.rank))
         self.is_complete &= sequence in (0, following)
@@ -203,6 +209,7 @@ class ZmqSubscriber:
         if self._next is None:
             self.is_complete = is_next
         self.is_complete &= self._applied(events) and is_next
+        # Whatever was missed before is gone from the engine as well.
         self.is_complete |= isinstance(events, Events) and AllBlocksCleared() in events
         self._next, self._last, self._heard_at = sequence + 1, (sequence, payload), time.monotonic()
 
@@ -295,6 +302,7 @@ class ZmqSubscriber:
         if (yield None)[1] != END:
             return False
         following = int.from_bytes(number, "big")
+        # Numbers of another epoch mean nothing, and those ahead of the publisher's cannot be its own.
         is_same = self._next is not None and epoch == self._epoch and self._next <= following
         if is_same and (self._next == following or (yield from self._replay())):
             return True
@@ -314,6 +322,7 @@ class ZmqSubscriber:
         while True:
             _, number, payload = yield request
             sequence = int.from_bytes(number, "big")
+            # Without an epoch the batch itself shows whether it is the same engine.
             if is_first and self._last is not None and (sequence, payload) != self._last:
                 return False
             if number == END:
@@ -352,6 +361,7 @@ class ZmqSubscriber:
         epoch, following, _ = yield b"snapshot"
         if following == END:
             return False
+        # Beside the old one, which answers until the new one is whole.
         index, size = PrefixIndex(layout=self._layout, tells_hits=self._tells_hits), 0
         while True:
             _, number, payload = yield None
@@ -364,6 +374,7 @@ class ZmqSubscriber:
                 index.apply(decode(payload))
             except InvalidArgumentError as error:
                 self._cannot_read(error)
+        # Numbers that were passed over were another engine's.
         if epoch != self._epoch:
             self._passed = -1
         self.index, self._epoch, self._next = index, epoch, int.from_bytes(following, "big")

@@ -16,8 +16,7 @@ from typing import Any, Final
 import blockwright
 from blockwright.arguments import integer
 from blockwright.core.manager import KVCacheManager
-from blockwright.core.pool.tape import ADVANCE, DROP, HOLD, HOLDERS, PUBLISH, TAKE, Tape
-from blockwright.core.steps.effects import note_entries, note_request
+from blockwright.core.pool.tape import DROP, HOLD, HOLDERS, PUBLISH, TAKE, Tape
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 
 ORIGIN: Final = [1, blockwright.__version__, sys.byteorder]
@@ -69,7 +68,8 @@ class Trace:
         self.num_bytes = self._file.write(line)
         self.is_on = True
         self._state, self._known = state, set[int]()
-        self._tape = pool._tape = pool._index.tape = Tape(_WORDS, self._note)
+        self._tape = Tape(_WORDS, self._note)
+        pool._record(self._tape)
         self._begin()
         self._tape.flush()
         atexit.register(self.close)
@@ -78,8 +78,7 @@ class Trace:
         """Write steps from an empty pool to the state: each block is taken, published, and held by those that do."""
         state, tape, pool = self._state, self._tape, self._state.pool
         held: list[tuple[int, Any]] = [(0, copy[1:]) for copy in pool.pending_copies()]
-        held += [(0, blocks) for step in state.steps for batch in step.fenced for blocks in batch]
-        held += [(0, blocks) for batch in state.loads.values() for blocks in batch]
+        held += [(0, blocks) for left in state.all_left() for blocks in left.blocks]
         held += [(0, [block] * times) for block, times in enumerate(pool.holders_apart())]
         for tables in state.running.values():
             held += [(tables.uid % HOLDERS, [*table.blocks, *table.states]) for table in tables.by_group]
@@ -93,8 +92,8 @@ class Trace:
                 for tape.holder, verb in [*steps, (0, DROP)]:
                     tape.put(verb, number)
         for tables in state.running.values():
-            note_request(state, tables, ADVANCE, tables.num_settled)
-            note_entries(state, tables, None)
+            state.listeners.goes_on(tables, tables.num_settled)
+            state.listeners.filled(tables, None)
         tape.end(pool.num_free, pool._index.num_keyed)
 
     def _note(self, words: Any, count: int) -> None:
@@ -115,7 +114,7 @@ class Trace:
             self.is_on = False
             logging.getLogger(__name__).exception("the trace of a manager ends, since it cannot be written")
         if not self.is_on:
-            self._state.pool._tape = self._state.pool._index.tape = None
+            self._state.pool._record(None)
 
     def _end(self, why: int) -> None:
         self.is_on = False
@@ -128,7 +127,7 @@ class Trace:
         if self.is_on:
             self._tape.flush()
         if self.is_on:
-            self._state.pool._tape = self._state.pool._index.tape = None
+            self._state.pool._record(None)
             self._end(CLOSED)
 
 

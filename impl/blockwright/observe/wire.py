@@ -110,7 +110,12 @@ class _ArrayCleared(msgspec.Struct, tag="AllBlocksCleared", gc=False, array_like
 
 
 class GroupKind(NamedTuple):
-    """The description of a group of layers for routers."""
+    """The description of a group of layers for routers.
+
+    Attributes:
+        kind: vLLM's name.
+        sliding_window: positions that a token sees, at least 1; None for all.
+    """
 
     kind: str
     sliding_window: int | None = None
@@ -228,6 +233,7 @@ class Encoder:
         for event in events:
             if type(event) is BlockStored:
                 layout = layout or event[12]
+                # Fields by place, which costs least: a prefill has thousands of blocks.
                 if last is not None and event[1] == last[0] and _is_joined(last, event, self._is_sglang):
                     chain.append(event)
                 else:
@@ -242,6 +248,7 @@ class Encoder:
                 entries.append(self._removed(event) if isinstance(event, BlockRemoved) else self._cleared)
         if last is not None:
             entries.append(stored(chain))
+        # Once in a payload is enough: a consumer that joins late hears it with the next store.
         first = next((each for each in entries if isinstance(each, _VllmStored)), None)
         if first is not None:
             first.cache_layout = layout
@@ -250,6 +257,7 @@ class Encoder:
     def _vllm(self, chain: list[BlockStored]) -> object:
         """Return a chain of blocks as one event: mostly of one block; nearly all the time of encoding is spent here."""
         own, parent, tokens, size, lora, group, salt, items, medium, number, _, ahead, _ = chain[0]
+        # Mostly one block, as decoding fills them: without the lists that a prefill needs.
         if len(chain) == 1:
             hashes, has_items = [_from_bytes(own[:32][-8:]) if isinstance(own, bytes) else own], bool(items)
         else:
@@ -317,7 +325,7 @@ def _is_joined(last: BlockStored, event: BlockStored, is_sglang: bool) -> bool:
 
 
 def _vllm_medium(medium: str) -> tuple[str, str | None]:
-    """Return vLLM's name of a medium, with its owner where several share that name."""
+    """Return vLLM's name of a medium, and our own name where several media have that one name."""
     known = _VLLM_MEDIA.get(medium)
     return (known, None) if known is not None else ("STORAGE", _wire_text(medium))
 
@@ -451,6 +459,7 @@ def decode(payload: bytes) -> Events:
     try:
         try:
             batch: _ReadMaps | _ReadEach = _MAPS.decode(payload)
+        # Other engines, or older forms: event by event, so that one of an unknown type costs no other.
         except msgspec.ValidationError:
             batch = _EACH.decode(payload)
         found = Events(batch.rank)
@@ -510,6 +519,7 @@ def _decoded(event: Any, batch: Events) -> list[KVCacheEvent]:
     tokens, size, number = event.token_ids, event.block_size, event.lora_id
     extra = event.extra_keys or [None] * len(hashes)
     lora = _text_of(event.lora_name if event.lora_name is not None else number if isinstance(number, str) else None)
+    # An adapter may be named "": then its name is among the keys as well.
     if lora == "" and not any(keys and keys[0] == "" for keys in extra):
         lora = None  # as engines write that there is none
     number = number if isinstance(number, int) and lora is None else None
@@ -522,10 +532,12 @@ def _decoded(event: Any, batch: Events) -> list[KVCacheEvent]:
     parent = event.parent_block_hash
     for at, (block_hash, keys, ahead) in enumerate(zip(hashes, extra, behind, strict=True)):
         salt, items = (named, ()) if keys is None else _said(keys, lora, named)
+        # vLLM names it with the first block of a chain alone.
         named = salt
         own = packed[4 * at * size : 4 * (at + 1) * size]
         later = pack(f"<{len(ahead)}i", *ahead) if own else b""
         found.append(BlockStored(block_hash, parent, own, size, lora, group, salt, items, medium, number, False, later))
+        # Without tokens nothing says that the blocks follow one another.
         parent = block_hash if tokens else None
     return found
 
@@ -536,6 +548,7 @@ def _tensorrt(event: dict[str, Any], batch: Events) -> list[KVCacheEvent]:
     Its levels of memory are one medium here: it removes a block from all of them at once, and names no level then.
     """
     data, kind = event["data"], event["data"].get("type")
+    # Its events have a rank each, and the payload none.
     batch.rank = event.get("attention_dp_rank") or batch.rank
     if kind == "removed":
         return [BlockRemoved(each) for each in data["block_hashes"]]

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from blockwright.arguments import guard
-from blockwright.core.pool.order.order import BlockHint
+from blockwright.core.pool.order import BlockHint
 from blockwright.offload.connector import OffloadingConnector
 from blockwright.offload.results import ConnectorStats, Forgotten, LoadResult
 from blockwright.offload.status import BlockStatus

@@ -59,6 +59,7 @@ def build_connector(
     opened: list[DiskStore] = []
 
     def tier(backend: Backend, num_blocks: int) -> OffloadingManager:
+        # Shares are of the host's blocks; a larger disk keeps the same part for each tenant.
         own = {salt: share * num_blocks // max(1, host_blocks) for salt, share in shares.items()}
         return LRUOffloadingManager(backend, events, shares=own or None, hint_guard=hint_guard)
 
@@ -77,6 +78,7 @@ def build_connector(
         chain = OffloadChain(
             tiers,
             write=write,
+            # Written back, an eighth of the host is kept free, so that a store need not wait for the disk.
             reserve=(host_blocks + 7) // 8 if write == "back" and len(tiers) > 1 else 0,
             on_load="free" if store_on == "evict" else "keep",
         )

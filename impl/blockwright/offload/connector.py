@@ -28,7 +28,7 @@ from blockwright.core.keys.block_hash import Sha256Hasher
 from blockwright.core.keys.request import Request
 from blockwright.core.manager import KVCacheManager
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, OffloadError, UnsupportedError
-from blockwright.offload.hits import GroupBlocks, NeededBlock, external_hit
+from blockwright.offload.hits import NeededBlock, external_hit, groups_of
 from blockwright.offload.identity import CacheIdentity
 from blockwright.offload.loads import FoundHit, Load, destinations, end_load
 from blockwright.offload.media import ByteStore
@@ -311,16 +311,11 @@ class OffloadingConnector:
     def _name(self, request: Request, needed: list[NeededBlock]) -> None:
         """Note the contents of blocks from an earlier run, now that a request names them."""
         asked = [block for block in needed if self._names.asks(block.key)]
-        groups = self._groups(request) if asked else []
+        groups = groups_of(self._manager, request, self._per_block) if asked else []
         for block in asked:
             blocks = groups[block.group]
             end = next(end for end in blocks.parts(block.end_token) if blocks.key_to(end) == block.key)
             self._names.note(block.key, blocks.stored(end))
-
-    def _groups(self, request: Request) -> list[GroupBlocks]:
-        unit = self._manager.prefix_match_unit
-        managers = enumerate(self._manager.managers)
-        return [GroupBlocks(each, at, request, self._per_block, unit) for at, each in managers]
 
     def _check_keys(self, request: Request) -> None:
         """Refuse a request with keys that are not those of the blocks."""
@@ -372,6 +367,7 @@ class OffloadingConnector:
         self._chain.touch(keys)
         self._chain._keep(keys)  # lest making room for what was just evicted drives them out
         self._stores.store_evicted(keys)
+        # Within one bound for all attempts: the engine waits here.
         end = time.monotonic() + LONGEST_WAIT
         while not self._try_to_load(load, keys, places):
             if load.reason == "no room":  # blocks that are still to go down have it, or what was just evicted
@@ -379,6 +375,7 @@ class OffloadingConnector:
                 if self._desk.landed(end - time.monotonic()):
                     self._chain._keep(keys)
                     continue
+            # The first part alone: what comes is kept, and the request computes the rest.
             count = self._chain.lookup(keys)
             if count == 0 or not self._try_to_load(load, keys[:count], places[: count * self._per_block]):
                 self._ended.append(load)
@@ -541,6 +538,7 @@ class OffloadingConnector:
             with self._changing():
                 has_landed = self._look()
             left = end - time.monotonic()
+            # The last poll reports what has ended meanwhile; after the time is up it waits for nothing.
             if self._is_quiet() or left <= 0:
                 return self.poll()
             pause = 0.0001 if has_landed else min(2 * pause, LONGEST_PAUSE)
@@ -593,7 +591,7 @@ class OffloadingConnector:
         with self._changing():
             self._stores.store_evicted()  # else it would be stored later
             if request is not None:
-                groups = self._groups(request) if request.block_size is not None else []
+                groups = groups_of(self._manager, request, self._per_block) if request.block_size is not None else []
                 keys = [each.key(index) for each in groups for index in range(each.count(request.num_tokens))]
             else:
                 wanted = {"cache_salt": cache_salt, "lora_name": lora_name}
@@ -631,6 +629,7 @@ class OffloadingConnector:
     def _forget(self, keys: list[bytes], device: int, held: int, not_searched: dict[str, int]) -> Forgotten:
         """Forget keys in the tiers, and let requests that are being loaded with some of them publish nothing more."""
         chain, gone = self._chain, set(keys)
+        # Counted before they go.
         count = sum(tier.status_of(key) is not None for tier in chain.tiers for key in keys)
         for load in self._loads.values():
             if any(block.key in gone for block in load.needed):

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from blockwright.core.keys.request import Request
+from blockwright.core.manager import KVCacheManager
 from blockwright.core.tables.view import GroupView
 from blockwright.events import BlockStored
 
@@ -127,6 +128,12 @@ class GroupBlocks:
         )
 
 
+def groups_of(manager: KVCacheManager, request: Request, per_block: int) -> list[GroupBlocks]:
+    """Return the offloaded blocks of a request in each group."""
+    unit = manager.prefix_match_unit
+    return [GroupBlocks(each, at, request, per_block, unit) for at, each in enumerate(manager.managers)]
+
+
 class _Probe:
     """One lookup in one group: each offloaded block is looked up once at most."""
 
@@ -149,7 +156,7 @@ class _Probe:
         if manager.keeps_all:
             return min(length // manager.block_size, self._leading_run()) * manager.block_size
         end = length // manager.block_size
-        for at in range(self._start, min(manager.sinks, end)):
+        for at in manager.staying(self._start, end):
             if not self._is_found(at // self._per_block):
                 end = at
                 break
@@ -172,6 +179,7 @@ class _Probe:
     def _is_found(self, index: int) -> bool:
         if index >= self._limit:
             return False
+        # A lower tier may be far away: no block is asked for twice within one lookup.
         found = self._found.get(index)
         if found is None:
             found = self._found[index] = self._chain.lookup([self.blocks.key(index)]) == 1
@@ -201,7 +209,7 @@ class _Probe:
     def _indices(self, length: int) -> list[int]:
         manager, stop = self.blocks.manager, length // self.blocks.manager.block_size
         first = max(manager.first_kept(length), self._start)
-        entries = (*range(self._start, min(manager.sinks, stop)), *range(first, stop))
+        entries = (*manager.staying(self._start, min(first, stop)), *range(first, stop))
         return sorted({entry // self._per_block for entry in entries})
 
     def needed(self, length: int) -> list[NeededBlock]:
@@ -246,8 +254,10 @@ def external_hit(
         for number, manager in enumerate(managers)
     ]
     lengths = range(num_computed + alignment, request.num_tokens, alignment)
+    # What an empty pool or the host cannot hold is not looked up at all.
     length = num_computed + bisect_right(lengths, False, key=lambda each: not fits(each)) * alignment
     before = -1
+    # A group that shortens the hit may let another's window end elsewhere: until nothing changes any more.
     while length != before and length > num_computed:
         before = length
         for probe in probes:
@@ -258,6 +268,7 @@ def external_hit(
     if length <= reached:
         return reached, []
     needed = [each for probe in probes for each in probe.needed(length)]
+    # If only the first ones come, they are a hit of all groups up to there.
     needed.sort(key=lambda each: (each.end_token, each.group))
     return length, needed
 

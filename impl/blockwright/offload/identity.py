@@ -65,6 +65,7 @@ class CacheIdentity:
                 raise InvalidArgumentError(
                     f"extras: {name!r} must be a str and its value a str, bytes, bool, int or float, not {_kind(value)}"
                 )
+        # Sorted and read-only: the digest must not depend on an order, nor change once blocks are stored under it.
         object.__setattr__(self, "extras", MappingProxyType(dict(sorted(self.extras.items()))))
 
     def encode(self) -> bytes:
@@ -101,6 +102,7 @@ class CacheIdentity:
 
 def _encoded(value: Scalar) -> bytes:
     """Return type, length and content of one field."""
+    # Before int, of which bool is a kind: True and 1 are different extras.
     if isinstance(value, bool):
         tag, content = b"?", b"\1" if value else b"\0"
     elif isinstance(value, str):

@@ -78,7 +78,17 @@ class Batch:
 
 @dataclass(eq=False)
 class Job:
-    """A transfer under way: the parts that no thread has taken, and the number of those being moved."""
+    """A transfer under way.
+
+    Attributes:
+        job_id: its caller's number. pair: its media.
+        parts: those that no thread has taken.
+        begin, deadline, moving_since: seconds of the queue's clock when it was accepted, is out of time, began to move.
+        running: parts that threads move now.
+        started: whether a thread has taken a part.
+        num_bytes: moved up to now.
+        outcome: how it ends, `FINISHED` unless something went wrong.
+    """
 
     job_id: int
     pair: Pair
@@ -233,7 +243,7 @@ class JobQueue:
         return job, part
 
     def _expire(self) -> None:
-        """Drop transfers that are out of time, whether or not a thread is free to notice."""
+        """Drop transfers that are out of time. Every call does this first, since all threads may be busy."""
         now = self._clock()
         while self._pending and self._pending[0].deadline <= now:
             self._drop(self._pending[0], Outcome.TIMED_OUT)
@@ -243,6 +253,7 @@ class JobQueue:
         if job.outcome is Outcome.FINISHED:
             job.outcome = outcome
         if job.parts:
+            # O(waiting), which `max_queued` bounds; a transfer is dropped seldom.
             self._pending.remove(job)
             job.parts.clear()
             self._num_waiting -= 0 if job.started else 1
@@ -253,6 +264,7 @@ class JobQueue:
         del self._jobs[job.job_id]
         self._results.append((job.job_id, job.outcome is Outcome.FINISHED))
         now = self._clock()
+        # One that never began has waited until now and moved for no time.
         begun = min(job.moving_since, now)
         self._counters_of(job.pair).end(job.outcome, job.num_bytes, now - begun, begun - job.begin)
         self._ended.notify_all()
@@ -277,9 +289,11 @@ class JobQueue:
             while True:
                 with self._whole:
                     self._expire()
+                # Ids of others, and those that have ended, are not waited for.
                 left &= self._jobs.keys()
                 if not left:
                     return
+                # No thread need be free to notice that time is up, so that the one that waits wakes up for it.
                 deadline = min((self._jobs[job].deadline for job in left if self._jobs[job].parts), default=math.inf)
                 self._ended.wait(None if deadline == math.inf else max(0.0, deadline - self._clock()))
 
@@ -392,6 +406,7 @@ class ThreadedHandler(OffloadingHandler):
             raise InvalidArgumentError(f"timeout={timeout!r}: pass seconds, more than 0, or None")
         self._queue = JobQueue(max_queued, timeout, clock)
         self._queue.start(threads, f"blockwright-{type(self).__name__}")
+        # The queue does not know the handler, so that threads at work do not keep a forgotten handler alive.
         weakref.finalize(self, self._queue.abandon).atexit = False
 
     @abstractmethod
@@ -413,6 +428,7 @@ class ThreadedHandler(OffloadingHandler):
             InvalidArgumentError, BlockError: as `parts`; nothing moves, and the transfer counts as refused.
         """
         pair = (spec[0].medium(), spec[1].medium())
+        # Before the parts are made: to check a large transfer that is refused anyhow would cost the scheduler's thread.
         if not self._queue.accepts(job_id, pair):
             return False
         try:

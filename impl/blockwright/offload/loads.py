@@ -13,11 +13,17 @@ from blockwright.offload.results import LoadResult
 
 @dataclass(frozen=True)
 class FoundHit:
-    """An external hit as it was last reported."""
+    """An external hit as it was last reported.
+
+    Attributes:
+        num_computed: tokens of the device's own hit.
+        num_external: tokens that can be loaded behind it, at least 1.
+        needed: the blocks to load, in order of the tokens.
+    """
 
     num_computed: int
     num_external: int
-    needed: list[NeededBlock]  # in order of the tokens
+    needed: list[NeededBlock]
 
 
 @dataclass
@@ -25,8 +31,9 @@ class Load:
     """A load under way, or one that never began (`job_id` None).
 
     Attributes:
+        num_tokens: that it brings. num_computed: tokens before them, a multiple of every block size.
         needed: the blocks that it brings, in order of the tokens.
-        num_arrived: how many of the first tokens have come.
+        num_arrived: how many of the first tokens have come, up to `num_tokens`.
         reason: why not all of them have.
         spare: blocks of the pool that take the parts of offloaded blocks which the request has no place for.
     """
@@ -42,6 +49,7 @@ class Load:
 
     def arrive(self, num_blocks: int) -> None:
         """Count the tokens before the first block that has not come, if the first `num_blocks` have."""
+        # Blocks of several groups come in order of their ends: a later one may begin before an earlier one ends.
         starts = [block.first_token for block in self.needed[num_blocks:]]
         end = max(0, min(starts) - self.num_computed) if starts else self.num_tokens
         self.num_arrived = min(end, self.num_tokens)
@@ -67,6 +75,7 @@ def destinations(
     for block in needed:
         table, start, stop = tables[block.group], starts[block.group], stops[block.group]
         for entry in range(block.first_entry, block.first_entry + per_block):
+            # A null entry: a window has passed it, so that nothing of it is read.
             places.append(table[entry] or None if start <= entry < stop else None)
     return places
 

@@ -1,4 +1,4 @@
-"""Where blocks lie below the host, the duties of a medium of bytes, and the handlers that move blocks to and from one.
+"""Media below the host: the places of blocks, the interface of a store, and the handlers that move blocks.
 
 A `ByteStore` keeps whole blocks by their key: a directory on a disk, or a store that several engines share. It knows
 nothing of tiers, readers or eviction, which are the managers' part.
@@ -31,7 +31,7 @@ class KeyedLoadStoreSpec(BlockIDsLoadStoreSpec):
     """
 
     def __init__(self, block_ids: list[int], block_hashes: list[bytes]) -> None:
-        """Name places and keys.
+        """Take the keys, and a place for each or none at all.
 
         Raises:
             InvalidArgumentError: there are places, but not one for each key.
@@ -271,6 +271,7 @@ class StoreHandler(ThreadedHandler):
         if any(len(set(ids)) < len(ids) for ids in written):
             raise BlockError("a block is the destination twice; each is written once")
         items = list(zip(blocks, keyed.items(), strict=True))
+        # Reads share no call with others: each has a request that waits for it.
         return _batches(move, items, self._batch, self._batch if keyed is destination else 0)
 
     def _write(self, blocks: Sequence[_Placed]) -> list[int | None]:
@@ -361,10 +362,12 @@ class RelayHandler(ThreadedHandler):
 
     def _move(self, moves: Sequence[tuple[_Keyed, _Keyed]]) -> list[int | None]:
         """Read blocks by one call and write those that were found by another; return the bytes of each."""
+        # New memory for each batch: threads that relay at once must not share it.
         held = [memoryview(bytearray(self._block_bytes)) for _ in moves]
         found = self._source.get_many([(*read, [block]) for (read, _), block in zip(moves, held, strict=True)])
         check_told(found, moves)
         there = [at for at, is_found in enumerate(found) if is_found]
+        # Only what was found: a miss of the source is no content of the destination.
         written = self._destination.put_many([(*moves[at][1], [held[at].toreadonly()]) for at in there])
         check_told(written, there)
         arrived = {at for at, is_written in zip(there, written, strict=True) if is_written}

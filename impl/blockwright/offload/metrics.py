@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LATENCY_BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0)
 """Upper bounds of the classes of `TransferStats.latencies`, in seconds; what takes longer is in one more class."""
@@ -68,47 +68,36 @@ class Counters:
     """Counts that grow; the caller sees to it that one thread at a time is here."""
 
     def __init__(self) -> None:
-        self._started = 0
-        self._refused = 0
-        self._ended = dict.fromkeys(Outcome, 0)
-        self._bytes = 0
-        self._seconds = 0.0
-        self._seconds_max = 0.0
-        self._latencies = [0] * (len(LATENCY_BOUNDS) + 1)
-        self._wait_seconds = 0.0
-        self._waits = [0] * (len(LATENCY_BOUNDS) + 1)
+        self._counts = TransferStats()
 
     def start(self) -> None:
         """Count a transfer that is accepted."""
-        self._started += 1
+        self._counts = self._counts._replace(started=self._counts.started + 1)
 
     def refuse(self) -> None:
         """Count a transfer that is not accepted."""
-        self._refused += 1
+        self._counts = self._counts._replace(refused=self._counts.refused + 1)
 
     def end(self, outcome: Outcome, num_bytes: int, seconds: float, wait_seconds: float = 0.0) -> None:
         """Count the end of a transfer that was accepted, after a wait in the queue and seconds of moving."""
-        self._wait_seconds += wait_seconds
-        self._waits[bisect.bisect_left(LATENCY_BOUNDS, wait_seconds)] += 1
-        self._ended[outcome] += 1
-        self._bytes += num_bytes if outcome is Outcome.FINISHED else 0
-        self._seconds += seconds
-        self._seconds_max = max(self._seconds_max, seconds)
-        self._latencies[bisect.bisect_left(LATENCY_BOUNDS, seconds)] += 1
+        was = self._counts
+        ended: dict[str, Any] = {outcome.name.lower(): getattr(was, outcome.name.lower()) + 1}
+        self._counts = was._replace(
+            bytes=was.bytes + (num_bytes if outcome is Outcome.FINISHED else 0),
+            seconds=was.seconds + seconds,
+            seconds_max=max(was.seconds_max, seconds),
+            latencies=_with(was.latencies, seconds),
+            wait_seconds=was.wait_seconds + wait_seconds,
+            waits=_with(was.waits, wait_seconds),
+            **ended,
+        )
 
     def stats(self) -> TransferStats:
         """Return the counts as they are now."""
-        return TransferStats(
-            started=self._started,
-            finished=self._ended[Outcome.FINISHED],
-            failed=self._ended[Outcome.FAILED],
-            timed_out=self._ended[Outcome.TIMED_OUT],
-            cancelled=self._ended[Outcome.CANCELLED],
-            refused=self._refused,
-            bytes=self._bytes,
-            seconds=self._seconds,
-            seconds_max=self._seconds_max,
-            latencies=tuple(self._latencies),
-            wait_seconds=self._wait_seconds,
-            waits=tuple(self._waits),
-        )
+        return self._counts
+
+
+def _with(classes: tuple[int, ...], seconds: float) -> tuple[int, ...]:
+    """Return the counts of the classes of `LATENCY_BOUNDS` with one more time."""
+    at = bisect.bisect_left(LATENCY_BOUNDS, seconds)
+    return (*classes[:at], classes[at] + 1, *classes[at + 1 :])

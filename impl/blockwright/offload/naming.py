@@ -61,9 +61,11 @@ class BlockNames:
     def note(self, key: bytes, stored: BlockStored) -> None:
         """Note the content of a key. A block that was reported without it is reported anew. Amortized O(tiers)."""
         self.unknown.discard(key)
+        # A tenant's blocks must be found by name when it is forgotten; of the others no name is needed without events.
         is_owned = stored.cache_salt is not None or stored.lora_name is not None
         if key in self._stored or not (self.reports or is_owned):
             return
+        # Blocks leave the tiers without a word; what they were called is dropped once as many again have come.
         if len(self._stored) >= self._most:
             self._sweep()
         self._stored[key] = stored
@@ -87,6 +89,7 @@ class BlockNames:
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """Drop the contents of keys, once all events up to now have them. O(keys + events)."""
+        # Events up to now still need the names that are dropped here.
         self.collect()
         for key in keys:
             self._stored.pop(key, None)
@@ -127,6 +130,7 @@ class BlockNames:
 
     def _came(self, at: int, key: bytes, size: int, medium: str) -> BlockStored | None:
         """Note that a block can be read in a tier; return the event, unless another tier of the medium has it."""
+        # Routers know media, and not tiers: a second copy on the same medium is no event.
         is_news = all(medium != other for _, other in self._places.get(key, {}).values())
         if isinstance(self._tiers[at], TierManager):  # others are not told of all that they lose
             self._places.setdefault(key, {})[at] = size, medium

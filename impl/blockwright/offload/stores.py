@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 from blockwright.core.keys.block_hash import hash_words
 from blockwright.core.keys.request import Request
 from blockwright.core.manager import KVCacheManager
-from blockwright.core.pool.journal import Eviction
-from blockwright.core.pool.order.order import BlockHint
+from blockwright.core.pool.history import Eviction
+from blockwright.core.pool.order import BlockHint
 from blockwright.errors import JournalGapError, UnknownRequestError
 from blockwright.events import BlockStored
-from blockwright.offload.hits import GroupBlocks, offload_key, split_key
+from blockwright.offload.hits import GroupBlocks, groups_of, offload_key, split_key
 from blockwright.offload.naming import BlockNames
 from blockwright.offload.tiers.backend import SlotBackend
 from blockwright.offload.tiers.chain import OffloadChain
@@ -124,7 +124,7 @@ class Stores:
         """Store its last parts, count its blocks as just used, the first as the last used, and forget a request."""
         stops = self._next.get(request.request_id)
         if self._manager.prefix_match_unit is not None and request.block_size is not None:
-            groups = self._groups(request)
+            groups = groups_of(self._manager, request, self._per_block)
             left = self._parts.get(request.request_id)
             ends = self._ends(groups, request, request.num_prompt_tokens) if left is None else left
             ends = [*dict.fromkeys((*ends, *self._ends(groups, request, request.num_tokens)))]
@@ -162,6 +162,7 @@ class Stores:
         for each in evictions:
             if each.is_passing and not self._stores_passing:
                 continue
+            # Of two evictions of one content the later may be of a block that this step writes.
             victims.setdefault(offload_key(each.block_hash, each.group), each)
         for key in wanted or ():
             self.num_known += victims.pop(key, None) is not None
@@ -203,7 +204,7 @@ class Stores:
             return
         done = manager.num_settled(name) if manager.overlap_steps else request.num_computed_tokens
         done = min(done, most, request.num_tokens)
-        groups = self._groups(request)
+        groups = groups_of(self._manager, request, self._per_block)
         stops = [
             min(blocks.count(done), count // self._per_block) for blocks, count in zip(groups, published, strict=True)
         ]
@@ -301,16 +302,11 @@ class Stores:
                 found.append((end, group, None, _Block(blocks.key_to(end), [block], tenant, stored)))
         return found
 
-    def _groups(self, request: Request) -> list[GroupBlocks]:
-        unit = self._manager.prefix_match_unit
-        managers = enumerate(self._manager.managers)
-        return [GroupBlocks(each, at, request, self._per_block, unit) for at, each in managers]
-
     def _touch(self, request: Request, stops: list[int]) -> None:
         """Count all blocks of a request as used, the first last, each time that it has grown by an eighth."""
         found = [
             ((index + 1) * blocks.tokens, blocks.number, blocks.key(index))
-            for blocks, stop in zip(self._groups(request), stops, strict=True)
+            for blocks, stop in zip(groups_of(self._manager, request, self._per_block), stops, strict=True)
             for index in range(stop)
         ]
         self._chain.touch([key for *_, key in sorted(found)])
@@ -346,6 +342,7 @@ class Stores:
             elif not any(pool.ref_count(block) > late.is_held for block in late.block.ids):
                 ready.append(late.block)
         count = self._store(ready) if ready else 0
+        # What fits was stored; the rest asks again when something has landed.
         if count < len(ready):
             self._chain.make_room(len(ready) - count)
             if not self._chain.num_under_way:
@@ -360,6 +357,7 @@ class Stores:
 
     def _wait(self, block: _Block) -> None:
         """Let a block wait for room, and hold it on the device meanwhile, if not too many are held so."""
+        # The same block waits already; in other blocks of the device it is the newer copy that counts.
         before = self._late.get(block.key)
         if before is not None and before.block.ids == block.ids:
             return
@@ -397,10 +395,11 @@ class Stores:
     # ------------------------------------------------------------------ one store
 
     def _store(self, blocks: list[_Block]) -> int:
-        """Store blocks, or the first ones that there is room for; hold those that are being read. Return how many."""
+        """Store as many of the first blocks as there is room for, and hold what is read. Return their number."""
         count = len(blocks)
         start = self._begin(blocks) if blocks else None
         if start is None:
+            # The most that there is room for, in O(log blocks) questions: room for some is room for fewer.
             sizes = range(1, count)
             count = bisect_right(sizes, False, key=lambda size: not self._has_room(blocks[:size]))
             start = self._begin(blocks[:count]) if count else None
@@ -417,6 +416,7 @@ class Stores:
             held = [each for key in start.block_hashes_to_store for each in places[key]]
             self._manager.block_pool.touch(held)
             self._held[start.job_id] = held
+        # Last first, as a request releases its blocks: so the longest prefixes stay longest.
         for block in reversed(blocks[:count]):
             if block.key in self._late:
                 self._wait_no_more(block.key)

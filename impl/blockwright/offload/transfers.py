@@ -49,6 +49,7 @@ class TransferDesk:
         while True:
             self._waiting.extend(self._chain.take_transfers())
             kept: deque[Transfer] = deque()
+            # A refusal concerns its pair of media: later ones would be refused too, or overtake it.
             full: set[tuple[str, str]] = set()
             while self._waiting:
                 transfer = self._waiting.popleft()
@@ -73,6 +74,7 @@ class TransferDesk:
         for transfer in self.take(job_ids):
             if self._begin(transfer):
                 continue
+            # The worker is full: what it has must end first, as this copy cannot wait for the step.
             failure = self._worker.waited(self._under_way) or failure
             self.collect()
             if not self._begin(transfer):
@@ -110,6 +112,7 @@ class TransferDesk:
             left = end - time.monotonic()
             if left <= 0:
                 break
+            # Short at first, as most transfers of a block end within a millisecond.
             time.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)
         return False

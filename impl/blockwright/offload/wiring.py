@@ -33,6 +33,7 @@ def check_wiring(num_blocks: int, tiers: Sequence[OffloadingManager], worker: Of
                 f"worker: no handler serves {pair[0]} to {pair[1]}; register one for each pair of neighbouring media, "
                 "and from every tier to the first"
             )
+    # The null block is never moved, but its number is counted: ids go up to num_blocks - 1.
     given = [(DEVICE, num_blocks, "the manager's pool")]
     for at, tier in enumerate(tiers):
         if isinstance(tier, TierManager) and isinstance(tier.backend, SlotBackend):
@@ -54,6 +55,7 @@ def pairs_of(tiers: Sequence[OffloadingManager]) -> list[Pair]:
     pairs = [(DEVICE, media[0]), (media[0], DEVICE)]
     for at in range(1, len(media)):
         pairs += [(media[at - 1], media[at]), (media[at], media[0])]
+    # A tier of another make names no medium: the worker finds out when its first transfer comes.
     known = [(source, destination) for source, destination in pairs if source is not None and destination is not None]
     return list(dict.fromkeys(known))
 

@@ -174,6 +174,7 @@ class OffloadingWorker:
         with self._whole:
             for handler in self.handlers():
                 try:
+                    # A handler of another make may answer with anything; it is read here, where its errors are caught.
                     results = [(job_id, bool(success)) for job_id, success in handler.get_finished()]
                 except InterruptedCallError:
                     raise
@@ -185,6 +186,7 @@ class OffloadingWorker:
 
     def _settle(self, handler: OffloadingHandler, job_id: int, success: bool) -> bool:
         pair = self._jobs.get(job_id)
+        # Else a handler that reports twice would end a job of another one that has the number again.
         if pair is None or self._handlers[pair] is not handler:
             self._blame(f"reported job {job_id}, which it was not given or has reported")
             return False
@@ -226,6 +228,7 @@ class OffloadingWorker:
         under_way = {job_id: self._jobs[job_id] for job_id in job_ids if job_id in self._jobs}
         failure: Exception | None = None
         for handler in self.handlers():
+            # Each handler is asked for its own: a number means nothing to the others.
             mine = [job_id for job_id, pair in under_way.items() if self._handlers[pair] is handler]
             if mine:
                 try:
@@ -246,6 +249,7 @@ class OffloadingWorker:
             except Exception as error:
                 self._blame("could not give its counts", error)
                 continue
+            # A handler may count pairs that it is not registered for.
             theirs |= {pair: stats for pair, stats in counted.items() if self._handlers.get(pair) is handler}
         counts = {pair: self._counts.get(pair, Counter[str]()) for pair in (*self._handlers, *self._counts)}
         return {pair: PairStats(**mine, transfers=theirs.get(pair)) for pair, mine in counts.items()}

@@ -22,10 +22,10 @@ from blockwright.errors import (
     UnsupportedError,
 )
 from blockwright.paging.block_table import BlockTable, checked
-from blockwright.paging.computed_blocks import ComputedBlocksTracker
 from blockwright.paging.cpu_gpu import CpuGpuBlockAllocator
 from blockwright.paging.interfaces import AllocStatus, Block, Device
 from blockwright.paging.null_block import NullBlock
+from blockwright.paging.pool_allocator import hash_tokens
 from blockwright.paging.sequence import Sequence, SequenceGroup, SequenceStatus
 
 ENCODER_AND_CACHING: Final = "encoder-decoder models: prefix caching is not supported"
@@ -103,7 +103,8 @@ class SelfAttnBlockSpaceManager:
         self.block_allocator: CpuGpuBlockAllocator = allocator
         self.block_tables: dict[int, BlockTable] = {}
         self.cross_block_tables: dict[str, BlockTable] = {}
-        self._computed = ComputedBlocksTracker(block_size)
+        # By sequence id: its extra hash, and the content hashes of its full blocks.
+        self._hashes: dict[int, tuple[int | None, list[bytes]]] = {}
 
     def copy(self) -> SelfAttnBlockSpaceManager:
         """Return an independent copy: allocator and all tables, sharing kept. O(blocks of the pools and tables)."""
@@ -114,7 +115,7 @@ class SelfAttnBlockSpaceManager:
         twin.num_total_cpu_blocks = self.num_total_cpu_blocks
         twin.watermark_blocks = self.watermark_blocks
         twin.block_allocator = self.block_allocator.copy()
-        twin._computed = self._computed.copy()
+        twin._hashes = {seq_id: (extra, hashes[:]) for seq_id, (extra, hashes) in self._hashes.items()}
         for seq_id, table in self.block_tables.items():
             twin.block_tables[seq_id] = table.copy_onto(twin.block_allocator)
         for request_id, table in self.cross_block_tables.items():
@@ -141,6 +142,7 @@ class SelfAttnBlockSpaceManager:
         encoder = seq_group.get_encoder_seq() if seq_group.is_encoder_decoder() else None
         if encoder is not None:
             need += BlockTable.get_num_required_blocks(encoder.get_token_ids(), self.block_size)
+        # Beyond the window blocks come back while the prompt is computed in chunks.
         most = self.max_block_sliding_window
         if most is not None:
             need = min(need, most)
@@ -166,6 +168,7 @@ class SelfAttnBlockSpaceManager:
             seq_id = self._unknown_id(seq)
             if seq_id in ids:
                 raise DuplicateRequestError(f"seq_group: two waiting sequences have the id {seq_id}")
+            # Read once: an engine's property may answer otherwise the second time.
             ids.append(seq_id)
         request_id = seq_group.request_id
         encoder = seq_group.get_encoder_seq() if seq_group.is_encoder_decoder() else None
@@ -342,6 +345,7 @@ class SelfAttnBlockSpaceManager:
         touched = self._null_to_come() if target is Device.GPU else 0
         for seq in seqs:
             table = self._table(seq)
+            # Lookahead slots that it holds move as well, even if appending would touch fewer blocks.
             touched += max(self._num_touched(seq, table, num_lookahead_slots), int(table.num_beyond_full()))
         allocator = self.block_allocator
         touched += allocator.get_num_full_blocks_touched(self._blocks_of(seqs), target)
@@ -418,6 +422,7 @@ class SelfAttnBlockSpaceManager:
         """Return how many tokens of a sequence on the GPU are computed, at least the number that it reports; 0 where
         this is not recorded, without prefix caching or on the CPU. law: PAGE-16.
         """
+        # Without caching nobody asks; on the CPU nothing is computed.
         if not self.enable_caching or not self.block_allocator.is_on(table._blocks[-1], Device.GPU):
             return 0
         computed = max(table.num_computed_tokens + num_more, operator.index(seq.get_num_computed_tokens()))
@@ -447,11 +452,29 @@ class SelfAttnBlockSpaceManager:
             return 0
         table = self.block_tables.get(seq.seq_id)
         found = None if table is None else table.num_found_tokens
-        return self._computed.num_cached_tokens(seq, self.block_allocator) if found is None else found
+        if found is not None:
+            return found
+        return len(self.block_allocator.find_cached_blocks_prefix(self._hashes_of(seq), Device.GPU)) * self.block_size
+
+    def _hashes_of(self, seq: Sequence) -> list[bytes]:
+        """Return the hashes of a sequence's full blocks; those that are new are computed now. O(new tokens).
+
+        Tokens are only ever appended to a sequence: one that got shorter, or has another extra hash, is hashed anew.
+        """
+        tokens: list[int] = seq.get_token_ids()
+        extra: int | None = seq.extra_hash()
+        size = self.block_size
+        known, hashes = self._hashes.get(seq.seq_id, (extra, []))
+        if known != extra or len(hashes) > len(tokens) // size:
+            hashes = []
+        for at in range(len(hashes), len(tokens) // size):
+            hashes.append(hash_tokens(hashes[-1] if hashes else None, tokens[at * size : (at + 1) * size], extra))
+        self._hashes[seq.seq_id] = extra, hashes
+        return hashes
 
     def remove_seq_from_computed_blocks_tracker(self, seq: Sequence) -> None:
         """Forget the hashes of a sequence; an unknown one: nothing happens. O(1)."""
-        self._computed.forget(seq.seq_id)
+        self._hashes.pop(seq.seq_id, None)
 
     def get_num_free_gpu_blocks(self) -> int:
         """Return how many blocks of the GPU are free. O(1)."""

@@ -189,6 +189,7 @@ class BlockTable:
         first: i64 = start // size
         dead = self._num_dead(num_computed_slots)
         missing = -((stop + num_lookahead_slots) // -size) - i64(len(blocks))
+        # The usual step of decoding: the block is there, and no window has passed one. Nothing needs counting.
         if missing <= 0 and dead <= self._num_null and stop <= (first + 1) * size:
             if tokens:  # into one block that is there: a refusal is all or nothing by itself
                 try:
@@ -259,6 +260,7 @@ class BlockTable:
             )
         stop: i64 = count
         with self._allocator:
+            # A count that falls back, as after a rejected draft, takes no data away.
             if stop > self._num_computed:
                 self._allocator.note_computed(self._blocks, int(self._num_computed), count, int(self._size))
                 self._num_computed = stop
@@ -303,6 +305,7 @@ class BlockTable:
         with self._allocator:
             twins = self._allocator.fork(blocks[-1])
             at: i64 = 0
+            # The allocator's fork follows the blocks, and null entries are none of a chain.
             while at < self._num_null:
                 twins[at] = blocks[at]
                 at += 1
@@ -331,6 +334,7 @@ class BlockTable:
         """
         blocks = self._blocks
         moves = self._allocator.num_moves()
+        # A block that is held has another id, by a copy or a swap: all are asked again.
         if moves < 0 or moves != self._moves:
             self._ids = []
             self._moves = moves
@@ -449,6 +453,7 @@ class BlockTable:
         if written:
             needed += allocator.num_to_copy(written)
         if dead > self._num_null:
+            # The null block is taken before anything is released, so that it must fit now.
             null = 0 if allocator.has_null_block else 1
             if null > free:
                 raise NoFreeBlocksError("a block is needed as the null block, none is free")
@@ -494,6 +499,7 @@ def checked(token_ids: Sequence[int]) -> list[int]:
     step: i64 = 1 << 61
     grows = step * 8 != 0  # uncompiled: there a subclass's own methods would run later
     try:
+        # Not by `isinstance`: a subclass of int may run code when it is read later, in mid-change.
         if grows and any([type(token) is not int for token in tokens]):
             tokens = [operator.index(token) for token in tokens]
         for token in tokens:

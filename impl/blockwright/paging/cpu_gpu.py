@@ -40,6 +40,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         if type(cpu) is not type(gpu) or cpu._size != gpu._size:
             raise InvalidArgumentError("cpu_block_allocator, gpu_block_allocator: must be of one kind and block size")
         first = cpu.pool.first_id
+        # An id must name one block: tables do not say on which device they are.
         if first < gpu.pool.first_id + gpu.pool.num_total() and gpu.pool.first_id < first + cpu.pool.num_total():
             raise InvalidArgumentError("cpu_block_allocator: its ids are also those of gpu_block_allocator")
         self._cpu: PoolAllocator = cpu
@@ -166,6 +167,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
             gpu.mark_blocks_as_accessed(block_ids, now)
             return
         of_cpu = [block_id for block_id in block_ids if not gpu.has_id(block_id)]
+        # Before the GPU's are noted: all or nothing.
         self._cpu.require_known(of_cpu)
         gpu.mark_blocks_as_accessed(of_gpu, now)
         self._cpu.mark_blocks_as_accessed(of_cpu, now)
@@ -200,6 +202,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
     def reset_prefix_cache(self, device: Device | None = None) -> bool:
         if device is not None:
             return self.on(device).reset_prefix_cache()
+        # Asked first: to reset the GPU and then refuse for the CPU would be half a call.
         if isinstance(self._gpu, PrefixCachingBlockAllocator) and not self._cpu.pool.can_reset():
             return False
         return self._gpu.reset_prefix_cache() and self._cpu.reset_prefix_cache()

@@ -14,8 +14,8 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.core.pool.check import demand
-from blockwright.core.pool.order.by_access import AccessOrder
 from blockwright.core.pool.store import BlockStore
+from blockwright.core.worth.by_access import AccessOrder
 
 _NOT_FULL: Final = 2**62
 """An epoch that never ends."""
@@ -74,6 +74,7 @@ class DevicePool(BlockStore):
 
     def take_null(self) -> int:
         """Set a block aside as the null block, if there is none yet; return its absolute id. One must be free."""
+        # Taken once and never returned: entries that a window has passed all name it.
         if self.null == 0:
             self.null = self._take_one()
         return int(self.null + self.first_id - 1)
@@ -90,14 +91,14 @@ class DevicePool(BlockStore):
         return self.num_sharers(mark - self.first_id)
 
     def is_copy_end(self, mark: i64) -> bool:
-        return self.has_copies() and self._ends[mark - self.first_id] != 0
+        return self._copies.holders_of(mark - self.first_id) != 0
 
     def is_copy_target(self, mark: i64) -> bool:
         return self.is_destination(mark - self.first_id)
 
     def take_pairs(self) -> list[tuple[int, int]]:
         pairs: list[tuple[int, int]] = []
-        copies = self._copies
+        copies = self._copies.pending
         shift = self.first_id - 1
         at: i64 = 1
         while at < i64(len(copies)):
@@ -184,6 +185,7 @@ class DevicePool(BlockStore):
         """
         self.check()
         expected = [0] * int(self._count)
+        # A copy to come holds both its ends, so that neither is taken before it was made.
         for _, source, target in self.pending_copies():
             expected[source] += 1
             expected[target] += 1

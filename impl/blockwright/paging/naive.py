@@ -54,7 +54,7 @@ class NaiveBlockAllocator(PoolAllocator):
         """Do nothing: blocks without content are not evicted."""
 
     def mark_blocks_as_computed(self, block_ids: list[int]) -> None:
-        """Do nothing: no block is found by others."""
+        """Do nothing, since no other sequence finds a block by its content."""
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
         return []

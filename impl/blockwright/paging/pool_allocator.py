@@ -141,12 +141,14 @@ class PoolBlock(Block):
             NoFreeBlocksError: it has to be copied and no block is free.
             BlockError: it has to be copied, and is itself a copy still to be made.
         """
+        # Also where it is full or freed: to write nothing changes nothing.
         if not token_ids:
             return
         if i64(len(self._tokens)) + i64(len(token_ids)) > self._size:
             raise InvalidArgumentError(
                 f"token_ids: {len(token_ids)} tokens do not fit into {self.num_empty_slots} empty slots"
             )
+        # Before the block is copied, so that a wrong token leaves everything as it was.
         tokens = self._written(token_ids)
         if self._mark != 0:
             owner = self._allocator
@@ -346,6 +348,7 @@ class PoolAllocator(BlockAllocator):
         self, prev_block: Block | None, block_token_ids: list[list[int]], extra_hash: int | None = None
     ) -> list[Block]:
         made = self._make_full(prev_block, block_token_ids, extra_hash)
+        # Known content takes no free block; that is counted only where it matters.
         if i64(len(made)) > self.pool.num_free():
             self.require_free(self._num_to_take(made))
         blocks: list[Block] = []
@@ -437,6 +440,7 @@ class PoolAllocator(BlockAllocator):
                 ids = append(ids, i32(self.own(before)._mark - self.pool.first_id))
             chain.append(before)
             before = before._prev
+        # All at once, so that an error in the middle leaves no count raised.
         self.pool._touch_entries(ids)
         twins: list[Block] = []
         prev: PoolBlock | None = None
@@ -526,6 +530,7 @@ class PoolAllocator(BlockAllocator):
         """
         pool = self.pool
         if i64(len(blocks)) > pool.num_free():
+            # Blocks that share an id move once, and share the new one.
             distinct = {int(block._mark): block for block in blocks}
             self.require_free(self._num_to_take(list(distinct.values())))
         origin = source.pool

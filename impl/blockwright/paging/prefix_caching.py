@@ -129,6 +129,7 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         count = i64(len(block._tokens)) + i64(len(token_ids))
         if not token_ids or count != self._size or self.pool.sharers(block._mark) == 1:
             return 0
+        # Its hash is that of the block with these tokens; the block itself stays as it is.
         twin = block.copy_after(block._prev, self)
         twin._tokens = with_tokens(twin._tokens, token_ids)
         mark = self.known(twin)
@@ -151,6 +152,7 @@ class PrefixCachingBlockAllocator(PoolAllocator):
 
     def settle(self, block: PoolBlock) -> None:
         """Make a full block findable, or give it the place of the one that is found by its content. law: PAGE-6."""
+        # A block before it is not full, or an engine's own without a hash: it is not found by its content.
         if not block.has_hash():
             return
         pool = self.pool
@@ -181,17 +183,12 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         self.pool.end_epoch()
 
     def get_common_computed_block_ids(self, computed_seq_block_ids: list[list[int]]) -> list[int]:
-        if not computed_seq_block_ids:
-            return []
-        common = computed_seq_block_ids[0]
-        length = len(common)
-        for ids in computed_seq_block_ids[1:]:
-            length = min(length, len(ids))
-            at = 0
-            while at < length and ids[at] == common[at]:
-                at += 1
-            length = at
-        return common[:length]
+        common: list[int] = []
+        for ids in zip(*computed_seq_block_ids):
+            if any([each != ids[0] for each in ids]):
+                break
+            common.append(ids[0])
+        return common
 
     def get_prefix_cache_hit_rate(self) -> float:
         return float(self._num_hits) / float(self._num_queries) if self._num_queries > 0 else 0.0

@@ -129,6 +129,7 @@ class SimpleSequenceGroup:
             InvalidArgumentError: two sequences have one id.
         """
         self.seqs: list[Sequence] = list(seqs)
+        # The manager keeps tables by id: two sequences of one id would share one.
         ids = [seq.seq_id for seq in self.seqs]
         if len(set(ids)) != len(ids):
             raise InvalidArgumentError(f"seqs: ids must differ, not {ids}")

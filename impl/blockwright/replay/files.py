@@ -62,6 +62,7 @@ def _readable(place: Place) -> Iterator[None]:
 
 def _rows(place: Place, advance: Callable[[int], object]) -> Iterator[Row]:
     with place.path.open("rb") as packed, _text(packed, place) as text:
+        # Opened twice: a packed file cannot be read from its beginning again.
         head = text.read(_CHUNK).lstrip()
     if not head:
         raise place.error("is empty", "give the path of a trace, or none to replay a generated workload")
@@ -105,6 +106,7 @@ def _zstandard(packed: IO[bytes], place: Place) -> IO[bytes]:
 
         def readinto(self, buffer: Any) -> int:
             while not self.ready and (data := self.left or packed.read(_SMALL)):
+                # Several frames may follow each other, as `zstd` writes them for parts of a file.
                 if self.unpacker.eof:
                     self.unpacker = new()
                 try:
@@ -160,6 +162,7 @@ def _elements(text: IO[str], place: Place) -> Iterator[Row]:
         try:
             value, end = decode(held, at)
         except json.JSONDecodeError as error:
+            # At least as much again, so that a large object is not parsed from its beginning for each piece.
             more = text.read(max(_CHUNK, len(held) - at))
             if not more:
                 raise place.fault(f"truncated or malformed JSON ({error.msg})") from None
@@ -176,6 +179,7 @@ def _table(text: IO[str], place: Place) -> Iterator[Row]:
     """Yield the rows of a CSV file with a header, which has the separator more often than any other sign."""
     lines = _lines(text, place)
     first = next(lines)
+    # Nothing in a CSV file names its separator; names of columns are words.
     signs = [sign for sign in first if not sign.isalnum() and sign not in _OF_NAMES]
     table = csv.reader(chain([first], lines), delimiter=max(signs, key=signs.count, default=","))
     header = next(table, [])

@@ -19,7 +19,13 @@ _NEVER: Final = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Hold the full blocks that each request of a trace refers to, by number, and the tokens of each prompt."""
+    """Hold what each request of a trace refers to, by the request's number.
+
+    Attributes:
+        block_size: tokens in a block, at least 1.
+        blocks: the numbers of its full blocks; equal prefixes have equal numbers.
+        tokens: the length of its prompt.
+    """
 
     block_size: int
     blocks: tuple[array[int], ...]

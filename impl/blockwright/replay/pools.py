@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request
-from blockwright.kinds import FullAttentionSpec, KVCacheSpec, MambaSpec
+from blockwright.kinds import KVCacheSpec
 from blockwright.observe import Fact
 from blockwright.policies import chooser
 from blockwright.replay.keeping import Keeping
@@ -157,7 +157,7 @@ class Pool:
             track_evictions=offload is not None and offload.store_on == "evict",
             shares={name: int(part * way.blocks) for name, part in kept.shares} or None,
             hint_guard=kept.guard,
-            eviction_policy=chooser(policy),
+            eviction_order=chooser(policy),
             keep_wanted=way.keep_wanted,
             enable_kv_cache_events=tells_events,
             raise_never_fits=False,
@@ -169,8 +169,8 @@ class Pool:
         self.block_size = block_size
         self.host = None if offload is None else HostTier(self.manager, block_size, offload)
         self._step_tokens = step_tokens or max_model_len
-        self._boundary = block_size if any(isinstance(each, MambaSpec) for each in specs) else 1
-        self.is_plain = len(specs) == 1 and isinstance(specs[0], FullAttentionSpec)
+        self._boundary = block_size if any(each.is_recurrent for each in specs) else 1
+        self.is_plain = len(specs) == 1 and specs[0].reads_all
         self._uncached, self._skip = uncached, skip
         self.by_tenant: dict[str, list[int]] = {}
         self.hit_tokens = self.hit_blocks = self.host_tokens = self.checks = 0
@@ -228,13 +228,16 @@ class Pool:
     def step_end(self, begin: int, request: Request, most: int | None = None) -> int:
         """Return where the step from `begin` ends: at most at the end of the prompt, or where a state is wanted."""
         end = min(begin + min(self._step_tokens, most or self._step_tokens), request.num_tokens)
+        # Where prompts part, a recurrent layer must stop to leave a state that both can begin with.
         if self._boundary > 1 and begin < request.junction < end:
             end = request.junction
+        # States are kept at ends of blocks: a step that stops between two leaves none.
         aligned = end // self._boundary * self._boundary
         return aligned if aligned > begin else end
 
     def count(self, request: Request, number: int, num_hit: int, num_external: int) -> None:
         """Count the prompt of a request that is served for the first time, or refused with a hit of nothing."""
+        # The warm-up fills the pool, and is in no rate.
         if number < self._skip:
             return
         self.hit_tokens += num_hit
@@ -284,6 +287,7 @@ def result_of(
     way, size = pools[0].way, pools[0].block_size
     references, served = trace.num_references(size, skip), sum(pool.served for pool in pools)
     hits, host_hits = sum(pool.hit_blocks for pool in pools), sum(pool.host_tokens for pool in pools) // size
+    # Engines serve the same tenants: their counts are added before they are divided.
     by_tenant: dict[str, list[int]] = {}
     for pool in pools:
         for name, counts in pool.by_tenant.items():

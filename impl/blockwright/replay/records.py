@@ -70,10 +70,14 @@ class UnreadRequests(Sequence[TraceRequest]):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Hold a whole trace: its requests in the order they are served, and where it came from.
+    """Hold a whole trace.
 
-    `notes` are sentences on how the file differs or leaves something out; `labels` the field asked for, per request, or
-    None where a request has none.
+    Attributes:
+        source, format: the file or folder, and the name of its form.
+        requests: in the order in which they are served.
+        parse_seconds: the time that reading took.
+        notes: sentences on how the file differs or leaves something out.
+        labels: the field asked for, per request, or None where a request has none.
     """
 
     source: str

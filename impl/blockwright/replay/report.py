@@ -171,6 +171,7 @@ class ReplayReport:
     """The complete report of a replay.
 
     Attributes:
+        trace: what was replayed. kind, spec: of the layers. result: of all pools.
         headline: the pool with the figures at the top of the data.
         curve: the pools of the curve, by size; empty if none was asked for.
         seconds: the whole run, reading included.
@@ -227,6 +228,7 @@ class ReplayReport:
 
     def cost(self, pool: PoolResult) -> float | None:
         """Return the cost of a million tokens, prompts and answers together; None if it is not known."""
+        # Without overlap nobody waits, and the time of a replay is no engine's.
         if self.price is None or pool.timed is None:
             return None
         tokens = self.trace.num_tokens + pool.timed.output_tokens
@@ -248,6 +250,7 @@ class ReplayReport:
         Where the bound is not known the first includes the second.
         """
         bound, most = self.bound(pool), self.bounds[0]
+        # Without MIN for this size all that a larger pool would hit counts as lost to the order.
         least = most if bound is None else bound
         return max(0.0, least - pool.hit_rate), most - least, 1.0 - most
 

@@ -30,9 +30,11 @@ from blockwright.replay.timed import Overlap, serve_timed
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """Hold the results of one pass: a result per pool in the order asked for, and the time spent on the trace itself.
+    """Hold the results of one pass.
 
-    `prepare_seconds` is the time to build token ids and to hash blocks, `check_seconds` that of the self-checks.
+    Attributes:
+        pools: a result per pool, in the order asked for.
+        prepare_seconds, check_seconds: the time to build token ids and hash blocks, and that of the self-checks.
     """
 
     pools: tuple[PoolResult, ...]

@@ -43,7 +43,7 @@ StepTime = Callable[[Step], float]
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """So many seconds for a step, and for each unit of a `Step` that the fields name."""
+    """Seconds for a step: `base`, and the others for each unit of the field of `Step` with that name; 0 or more."""
 
     base: float
     tokens: float = 0.0

@@ -116,7 +116,7 @@ class _Run:
         self.is_resumed = False
 
     def at(self, step: int) -> int:
-        """Return how many tokens are computed before a step."""
+        """Return how many of its tokens are computed when a step begins."""
         if self.since < 0:
             return self.request.num_computed_tokens
         gone = step - self.since
@@ -150,6 +150,7 @@ class _Engine:
         self.held = self.ran = 0.0  # blocks and requests, times seconds
 
     def is_open(self) -> bool:
+        # What was refused is asked again once more blocks are free: a lookup for each step would cost more.
         room = self.refused_at < 0 or self.pool.num_free() > self.refused_at
         return len(self.running) < self.options.concurrency and room
 
@@ -183,6 +184,7 @@ class _Engine:
 
     def schedule(self, is_settled: bool) -> None:
         now, decoding, each, context = self.pool.clock.now, self.decoding, 1 + self.options.drafts, self.context
+        # Decoding alone, of all requests at once: no step looks at single ones.
         plain = Step(
             decoding * each, decoding, context + decoding * each, each * context + decoding * each * (each + 1) // 2
         )
@@ -192,6 +194,7 @@ class _Engine:
         self.began, self.ends = now, [now + self.seconds(step)]
         if is_settled:
             tokens, decoding, context, pairs, _ = plain
+            # Until the next request needs a block or ends, each step follows from the one before.
             for at in range(self.step + 1, min(self.agenda[0][0], self.step + _MOST_STEPS)):
                 gain = decoding + self.gains.get(at - 1, 0)
                 context, pairs = context + gain, pairs + each * gain
@@ -210,6 +213,7 @@ class _Engine:
             self.waiting[0] = head = self.make(*head)
         run, pool, now = head, self.pool, self.pool.clock.now
         num_hit, num_external, end = pool.admit(run.request, room)
+        # Others hold what it needs: it stays first, and nobody overtakes it.
         if end == 0 and self.running:
             pool.release(run.request)
             self.refused_at = pool.num_free()
@@ -234,6 +238,7 @@ class _Engine:
 
     def interrupt(self, at: float) -> bool:
         """End the steps that were planned with the one under way at that time; return whether others were left out."""
+        # The step under way ends as planned; those behind it may now have a newcomer.
         keep = bisect_left(self.ends, at) + 1
         if keep >= len(self.ends) or not self.is_open():
             return False
@@ -315,6 +320,7 @@ class _Engine:
         It is then preempted, or has ended: alone in the pool, it found no room.
         """
         while not self.pool.extend(run.request, target, self.options.drafts if run.since >= 0 else 0):
+            # As in vLLM, the newest gives way: the oldest have the most to lose.
             last = self.running[next(reversed(self.running))]
             if len(self.running) == 1:
                 self.leave(run)
@@ -328,6 +334,7 @@ class _Engine:
 
     def preempt(self, run: _Run) -> None:
         """Take a request's blocks; what it has decoded by now stays known."""
+        # Before its blocks go: what it has published stays found, and may be its own hit later.
         run.target = self.settle(run)
         run.is_resumed = True
         self.leave(run)
@@ -356,6 +363,7 @@ class _Engine:
         answer, now = run.final + 1 - run.request.num_prompt_tokens, self.pool.clock.now
         self.output_tokens += answer
         self.times.latency[run.number] = now - run.arrival
+        # A single token has none before it, and so no time between two.
         if answer > 1:
             took = self.times.latency[run.number] - self.times.first_token[run.number]
             self.times.per_token[run.number] = took / (answer - 1)
@@ -371,6 +379,7 @@ class _Engine:
             return
         self.decoding -= 1
         self.context -= run.at(self.step)
+        # Steps that were planned with its accepted drafts go on without it.
         for at in range(self.step - run.since, len(run.path)):
             before = run.path[at - 1] if at else run.base
             self.gains[run.since + at] -= run.path[at] - before - 1
@@ -396,6 +405,7 @@ class _Coming:
                 self._first[each.after] = number
             else:
                 heads.append(number)
+        # Only the first of the heads is in the heap, so that it stays small for long traces.
         self._heads = iter(sorted(heads, key=self.at.__getitem__))
         self._due: list[tuple[float, int]] = []
         self._add_head()
@@ -453,6 +463,7 @@ def serve_timed(
     if (last := max((which for which, *_ in options.fails), default=0)) >= len(engines):
         raise InvalidArgumentError(f"fails: there is no engine {last}; they are numbered from 0 on")
     events, current = list[tuple[float, int, int]](), [-1] * len(engines)  # the last event of each engine is valid
+    # An event that was planned and does not come stays in the heap; its number is no longer current.
     tickets: Iterator[int] = count()
     num_ended, counted = 0, inf
 

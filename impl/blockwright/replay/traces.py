@@ -100,6 +100,7 @@ class _Reader:
         self.labels: list[str | None] = []
         self.numbers = ContentNumbers()
         # By the unit that a row itself names (0: none): what its ids may stand for, the most likely first.
+        # A file does not always say it: each row rules out units that do not explain its number of ids.
         own = [unit] if unit else [layout.unit, *(each for each in _UNITS if each != layout.unit)]
         self.units: dict[int, list[Unit]] = {
             0: [(each, whole) for each in own for whole in (True, False)],
@@ -121,6 +122,7 @@ class _Reader:
         own = layout.own_unit
         unit = 0 if self.unit or not own or row.get(own) is None else row.count(own, least=1)
         if self.starts_at_once:
+            # Ids belong to their row, unless the file says otherwise: equal ones of two rows mean nothing.
             scope = None if row.get("hash_id_scope") == "global" else f"{place.path.name}:{place.line}"
             for arrival, each in _session(row, 0.0, layout):
                 self._add_ids(each, arrival, Turn(), scope, unit)
@@ -182,6 +184,7 @@ class _Reader:
                 raise row.wrong(layout.delay, "a time of 0 or more")
         if name is not None:
             arrival = row.time(name, layout.tick)
+            # Sorted at the end; the note tells the user that the file was not.
             self.num_late += arrival < self.latest
             self.latest = max(self.latest, arrival)
             if self.start is None:
@@ -209,6 +212,7 @@ class _Reader:
         output = next((row.count(name) for name in layout.output if row.get(name) is not None), 0)
         if not layout.ids or row.get(layout.ids) is None:
             self.num_nameless += num_tokens > 0
+            # One content for the whole prompt, which no other has: it can hit nothing.
             contents, unit = array("i", (self.numbers.fresh(),)), MAX_PROMPT_TOKENS
         else:
             names = row.names(layout.ids)
@@ -308,6 +312,7 @@ def _session(session: Row, start: float, layout: Layout) -> Iterator[tuple[float
     """
     rows = session.rows(layout.turns)
     times = [row.time(layout.times[0], layout.tick) for row in rows]
+    # Producers differ here; times from the session's start cannot lie before the marker.
     offset = start if any(time < start for time in times) else 0.0
     for row, seconds in zip(rows, times, strict=True):
         if row.fields.get("type") == "subagent":

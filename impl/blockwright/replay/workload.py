@@ -29,6 +29,7 @@ _MOST = 1_000_000
 class WorkloadOptions:
     """Say what to generate; lengths in tokens, times in seconds.
 
+    Each of the `conversations` begins with one of the `system_prompts`.
     `turns`, `user_tokens`, `output_tokens` and `think` are means: the number of turns is distributed geometrically,
     lengths and pauses exponentially. A system prompt is from half to one and a half times `system_tokens` long. A
     conversation ends early where its prompt would pass `max_tokens`.

@@ -109,6 +109,7 @@ class TableReplica:
         except Exception:
             rows._undo(mark)
             raise
+        # Only now: a step that fails leaves the allocation to be applied again.
         rows._applied = max(rows._applied, number)
         rows._place(size)
         self._fill(news, size)
@@ -118,6 +119,7 @@ class TableReplica:
             elif group.is_recurrent:
                 self._fill_states(group, news, drafts, size)
         i: i64 = 0
+        # Without recurrent layers nothing asks where a step began.
         while i < size and rows._record_size > RECORD:
             if news[i] > 0:
                 rows._set_record(i, BEGIN, self._begins[i])
@@ -248,6 +250,7 @@ class TableReplica:
         rows = self.rows
         if begin == 0:
             return 0
+        # A step made again, after it failed: the drafts of the first try must not count as accepted.
         if group.num_states > 0 and begin == rows._record(row, BEGIN):
             return rows._record(row, group.record)
         # law: STATE-1
@@ -342,6 +345,7 @@ class TableReplica:
         length = rows._length(group.number, row)
         position: i64 = first
         end: i64 = last
+        # The caller may ask for far more than the request holds: only what can be answered takes memory.
         held: i64 = min(end, length * group.block_size)
         found = vec[i64]()
         if held > position:

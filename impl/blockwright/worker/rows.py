@@ -22,7 +22,6 @@ from blockwright.arguments import whole as other_whole
 from blockwright.config import KVCacheConfig
 from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.core.keys.request import MAX_LENGTH, item_count
-from blockwright.core.tables.group import ONE_STATE, ROW, layout_for
 from blockwright.errors import (
     BlockError,
     DuplicateRequestError,
@@ -30,7 +29,7 @@ from blockwright.errors import (
     UnknownRequestError,
     UnsupportedError,
 )
-from blockwright.kinds import CrossAttentionSpec, MambaSpec
+from blockwright.kinds import KVCacheSpec
 
 # A row's record: what is known of its last step, its encoder's tokens, and then, per recurrent group, the block that
 # the last step read, the number of draft blocks, and the draft blocks.
@@ -63,16 +62,17 @@ class GroupRows:
         record: index of its part of a row's record.
     """
 
-    def __init__(self, number: int, spec: object, block_size: int, width: int, layout: int, num_states: int) -> None:
+    def __init__(self, number: int, spec: KVCacheSpec, width: int, is_single: bool) -> None:
         self.number: i64 = number
+        block_size = spec.block_size
         self.block_size: i64 = block_size
         self.shift: i64 = block_size.bit_length() - 1 if block_size & (block_size - 1) == 0 else -1
         self.width: i64 = width
-        self.is_encoder = isinstance(spec, CrossAttentionSpec)
-        self.is_recurrent = layout != ROW
-        self.is_single = layout == ONE_STATE
+        self.is_encoder = spec.reads_encoder
+        self.is_recurrent = spec.is_recurrent
+        self.is_single = is_single
         self.has_slots = not self.is_encoder and not self.is_recurrent
-        self.num_states: i64 = num_states
+        self.num_states: i64 = spec.num_speculative_blocks
         self.first: i64 = 0
         self.slots: i64 = 0
         self.reads: i64 = 0
@@ -119,13 +119,11 @@ class TableRows:
         record: i64 = RECORD
         for number, group in enumerate(config.kv_cache_groups):
             spec = group.kv_cache_spec
-            layout = int(layout_for(spec, enable_caching))
-            if isinstance(spec, MambaSpec) and spec.runs_ahead:
+            if spec.runs_ahead:
                 raise UnsupportedError(f"kv_cache_config: group {number} has runs_ahead=True, for vLLM's worker only")
-            num_states = spec.num_speculative_blocks if isinstance(spec, MambaSpec) else 0
-            longest = max_encoder_len if isinstance(spec, CrossAttentionSpec) else max_model_len
-            width = 1 if layout == ONE_STATE else -(-longest // spec.block_size)
-            rows = GroupRows(number, spec, spec.block_size, width, layout, num_states)
+            longest = max_encoder_len if spec.reads_encoder else max_model_len
+            is_single = spec.is_recurrent and not enable_caching
+            rows = GroupRows(number, spec, 1 if is_single else -(-longest // spec.block_size), is_single)
             rows.first = size
             size += rows.width * max_num_requests
             if rows.is_recurrent:
@@ -175,6 +173,24 @@ class TableRows:
         self.num_changes += 1
         self.tables[index] = value
 
+    def _put_run(self, index: i64, values: vec[i32], start: i64, stop: i64) -> None:
+        """Write values ``start .. stop - 1`` to neighbouring entries, zeros where there are none; as `_put` of each."""
+        if start == stop:
+            return
+        self._make_room(stop - start)
+        self._begin_run(index)
+        tables = self.tables
+        before = self._before
+        number = self.num_changes
+        size: i64 = len(values)
+        while start < stop:
+            before[number] = tables[index]
+            tables[index] = values[start] if start < size else 0
+            number += 1
+            index += 1
+            start += 1
+        self.num_changes = number
+
     def _begin_run(self, index: i64) -> None:
         at = 2 * self._num_runs
         self._runs[at] = index
@@ -194,6 +210,7 @@ class TableRows:
             self.forget_changes()
 
     def _undo(self, mark: i64) -> None:
+        # What was remembered of blocks may be of what is undone.
         if self.num_changes > mark:
             self._forget_blocks()
         while self.num_changes > mark:
@@ -291,6 +308,7 @@ class TableRows:
         at: i64 = 0
         while at < i64(len(changed)) and i64(changed[at]) < served * groups:
             table: i64 = i64(changed[at])
+            # Ascending, so that each table is changed once and the offsets follow one another.
             if table <= last:
                 raise InvalidArgumentError(f"allocation: table {table} comes after table {last}; they must ascend")
             last = table
@@ -345,22 +363,9 @@ class TableRows:
         while at < stop:
             self._checked_block(group, row, ids[at])
             at += 1
-        # law: ROW-1. As `_put` of each, but that zeros stand behind a row is known and need not be waited for.
-        self._make_room(stop - start)
-        index = group.first + row * group.width + length
-        self._begin_run(index)
-        tables = self.tables
-        before = self._before
-        number = self.num_changes
-        length += stop - start
-        while start < stop:
-            before[number] = 0
-            tables[index] = ids[start]
-            number += 1
-            index += 1
-            start += 1
-        self.num_changes = number
-        self._set_length(group.number, row, length)
+        # law: ROW-1
+        self._put_run(group.first + row * group.width + length, ids, start, stop)
+        self._set_length(group.number, row, length + stop - start)
 
     def _checked_block(self, group: GroupRows, row: i64, block: i32) -> i32:
         if block < 0 or i64(block) >= self._num_blocks:
@@ -396,19 +401,8 @@ class TableRows:
         index = group.first + row * group.width + begin
         if end - begin == 1:
             self._put(index, 0)
-            return
-        self._make_room(end - begin)
-        self._begin_run(index)
-        tables = self.tables
-        before = self._before
-        number = self.num_changes
-        while begin < end:
-            before[number] = tables[index]
-            tables[index] = 0
-            number += 1
-            index += 1
-            begin += 1
-        self.num_changes = number
+        else:
+            self._put_run(index, vec[i32](), 0, end - begin)
 
     def _replace(self, i: i64, number: i64, entry: i64, block: i32, served: i64) -> None:
         if i < 0 or i >= served or number < 0 or number >= self._num_groups:
@@ -439,6 +433,7 @@ class TableRows:
         while i < size:
             request = requests[i]
             row: i64 = i
+            # Most steps have the requests of the last one in the same order: no look-up by name.
             if seen[i] is not request or request is None:
                 row = self._look_up(request)
             if named[row] == call:
@@ -508,6 +503,7 @@ class TableRows:
             self._ids[row] = request_id
             self._rows[request_id] = int(row)
             self._end = max(self._end, row + 1)
+            # A row anew: no step has run, so that no draft can have been accepted.
             self._set_record(row, CERTAIN, UNKNOWN)
             self._set_record(row, BEGIN, -1)
         self._set_record(row, ENCODER, encoder)
@@ -570,33 +566,15 @@ class TableRows:
         size = max(length, self._length(group.number, row))
         self._set_length(group.number, row, length)
         tables = self.tables
-        if not self._keeps:
-            stop = index + size
-            for block in blocks:
-                tables[index] = block
-                index += 1
-            while index < stop:
-                tables[index] = 0
-                index += 1
-            return
-        # As `_put` of each, without a call for each; neighbours go into one run.
-        self._make_room(size)
-        before = self._before
         entry: i64 = 0
-        neighbour: i64 = -1
-        while entry < size:
-            value: i32 = 0
-            if entry < length:
-                value = blocks[entry]
-            if tables[index] != value:
-                if index != neighbour:
-                    self._begin_run(index)
-                before[self.num_changes] = tables[index]
-                self.num_changes += 1
-                tables[index] = value
-                neighbour = index + 1
-            index += 1
-            entry += 1
+        if self._keeps:  # what stays as it is, mostly the first entries, is no change
+            while entry < size and tables[index + entry] == (blocks[entry] if entry < length else 0):
+                entry += 1
+            self._put_run(index + entry, blocks, entry, size)
+        else:  # nothing can fail any more
+            while entry < size:
+                tables[index + entry] = blocks[entry] if entry < length else 0
+                entry += 1
 
     def _set_record(self, row: i64, field: i64, value: i64) -> None:
         self._records[row * self._record_size + field] = value
@@ -743,7 +721,7 @@ def _buffer_of(allocation: Any, name: str) -> vec[i32]:
 
 
 def whole(given: object) -> int | None:
-    """Return an integer as `arguments.whole` does, an `int` without a call of Python; None for anything else."""
+    """Return what `arguments.whole` does. An `int`, the usual case, needs no call of uncompiled code."""
     if isinstance(given, int) and not isinstance(given, bool):
         return given
     return other_whole(given)

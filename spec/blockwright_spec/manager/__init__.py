@@ -1,15 +1,15 @@
-"""Part one, the manager: one pool of blocks, any number of groups of layers.
+"""Part one, the manager: one pool of blocks, any number of groups of layers. It is two books.
 
-How to read it: 1 `added`, the parts that a first reading leaves out, to be looked up in a second.
+Book one is what every manager does. It asks the chapters of book two where they may say more, and is read first:
+1 `page`, 2 `chapters`, 3 `state`, 4 `facts`, 5 `seam`, 6 `choices`, 7 `lru`, 8 `keys`, 9 `units`,
+10 `hits`, 11 `outcomes`, 12 `lease`, 13 `preconditions`, 14 `plans`, 15 `publication`, 16 `effects`, 17 `ending`,
+18 `transitions`. What is always true of it: 19 `pool_laws`, 20 `table_laws`.
 
-What it is and does: 2 `state`, 3 `choices`, 4 `lru`, 5 `units`, 6 `hits`, 7 `outcomes`, 8 `retention`, 9 `keeping`,
-10 `lease`, 11 `preconditions`, 12 `plans`, 13 `publication`, 14 `effects`, 15 `ending`, 16 `transitions`. What is
-always true of it: 17 `pool_laws`, 18 `table_laws`, 19 `step_laws`.
-
-The second reading, `in_time`, adds what a first one can do without: 20 `in_time.in_flight`, 21 `in_time.forks`, 22
-`in_time.outside`, 23 `in_time.explain`, 24 `in_time.time_laws`, 25 `in_time.liveness`. What is reported to others is 26
-`events`, what is counted 27 `metrics`, what keeping promises is 28 `retention_laws`, what is forgotten 29
-`in_time.forgetting`, what is given up before it has run 30 `in_time.giving_up`, what hits inside blocks need 31
-`unit_laws`, what an order of eviction is told 32 `orders`, slots that are given back 33 `in_time.shortening`, and
-duplicates that are folded 34 `in_time.folding`. Last comes the list of all these laws, 35 `laws`.
+Book two is the options, each known in its own chapter, and what listens to the steps of transitions: 21 `told`,
+22 `step_laws`. What tells candidates apart: 23 `marks`, 24 `prompts`, 25 `retention`, 26 `wanted`, 27 `keeping`, and
+what that promises: 28 `retention_laws`. What happens in time: 29 `in_time.in_flight`, 30 `in_time.forks`, 31
+`in_time.outside`, 32 `in_time.explain`, 33 `in_time.time_laws`, 34 `in_time.liveness`, 35 `in_time.forgetting`, 36
+`in_time.giving_up`, 37 `in_time.shortening`, 38 `in_time.folding`. What hits inside blocks need: 39 `unit_laws`. What
+others are told: 40 `events`, 41 `metrics`, 42 `orders`, and 43 `adaptive`, an order. Last comes the list of all these
+laws, 44 `laws`.
 """

@@ -1,4 +1,4 @@
-"""Part one, chapter 3: what a step leaves open.
+"""Part one, chapter 6: what a step leaves open.
 
 Which free blocks are taken, which duplicate serves a hit, and in what order the blocks of one batch are released: any
 legal answer keeps every law. A transition asks its `Choice` and refuses an illegal answer; a policy (`lru`) settles all

@@ -1,61 +1,63 @@
-"""Part one, chapter 14: the parts that transitions are made of, down to `serve`, the effect of a step of the model.
+"""Part one, chapter 16: the parts that transitions are made of, down to `serve`, the effect of a step of the model.
 
 Groups stand side by side: what is released is one batch in the order of groups, and all groups have adopted their hits
 before any of them takes a block.
 """
 
 from dataclasses import replace
+from typing import Any
 
-from ..hints import Leaving, Mark
 from ..reads import Ahead, Group, Mamba, cut, saved_end, writes
+from .chapters import order_of, said_of
 from .choices import Choice, legal_order, legal_taking
-from .hits import lost
-from .keeping import leaving, passed
-from .outcomes import Done, Outcome, Publication, Reason, Refusal, Step
+from .facts import certain, held_tables, owned, runs_ahead, span
+from .outcomes import Done, Fits, Outcome, Publication, Reason, Refusal, Step
+from .page import Act, Acts, acts, drafts_of, nulls, pins, tables_of
 from .plans import let_go, planned
 from .preconditions import kept_inside, trim_end
-from .publication import replaced, ripened, stepped_on
-from .retention import doubled, guarded, held_again, in_order, undoubled
-from .state import NULL, Config, Copy, Flight, Running, State, Table, certain, held_tables, owned, runs_ahead, span
-from .units import moved, upto
+from .publication import publish_due_states, publish_step, put_request
+from .seam import note, write_blocks
+from .state import NULL, Config, Copy, Flight, Running, State, Table
+from .units import pass_keys_on, upto
 
 
-def requeued(state: State, released: tuple[int, ...], ending: Leaving | None = None) -> State:
+def enqueue(
+    state: State, released: tuple[int, ...], said: tuple[Any, ...] = (), batch: tuple[Table, ...] = ()
+) -> State:
     """Queue the released blocks that have no holder any more: without content at the head, candidates at the tail.
 
     One after another, in the order given, so that the last block without content is the next to be taken (QUEUE-1).
-    The content of an unpublished block can no longer be found: it is forgotten (GHOST-1). `ending` tells which are
-    passing (POLICY-4); where no request lets go of them, those that its last request left so.
+    The content of an unpublished block can no longer be found: it is forgotten (GHOST-1). Where a request lets go of a
+    batch, something may be said of it.
     """
+    for at, chapter in enumerate(state.config.chapters):
+        state = chapter.release(state, batch, released, said[at] if said else None)
     held = frozenset(block for table in held_tables(state) for block in table)
     freed = tuple(block for block in released if block not in held)
-    state = undoubled(state, doubled(state, freed, held))
     published = frozenset(block for block, _ in state.keys)
     bare = tuple(block for block in freed if block not in published)
     candidates = tuple(block for block in freed if block in published)
     contents = tuple(None if block in bare else content for block, content in enumerate(state.contents))
     queue = (*bare[::-1], *state.queue, *candidates)
-    after = passed(replace(state, queue=queue, contents=contents), released, ending)
-    return guarded(after, candidates)
+    return replace(state, queue=queue, contents=contents)
 
 
-def adopted(state: State, tables: tuple[Table, ...]) -> State:
+def adopt(state: State, tables: tuple[Table, ...], steps: Acts = ()) -> State:
     """Take the blocks of some tables that were free out of the queue; they keep their keys and contents."""
     held = frozenset(block for table in tables for block in table)
     free = tuple(block for block in state.queue if block not in held)
-    return replace(held_again(state, held) if state.marks else state, queue=free)
+    return note(state, steps, queue=free)
 
 
-def emptied(state: State, taken: tuple[int, ...]) -> State:
+def take_blocks(state: State, taken: tuple[int, ...], steps: Acts = ()) -> State:
     """Take blocks out of the queue; their content is lost, and exactly their keys are dropped (KEY-1)."""
     queue = tuple(block for block in state.queue if block not in taken)
     contents = tuple(None if block in taken else content for block, content in enumerate(state.contents))
     keys = tuple(published for published in state.keys if published[0] not in taken)
-    marks = tuple(Mark() if block in taken else mark for block, mark in enumerate(state.marks))
-    return replace(state, queue=queue, contents=contents, keys=keys, marks=marks)
+    return note(state, steps, queue=queue, contents=contents, keys=keys)
 
 
-def placed(taken: tuple[int, ...], wants: tuple[tuple[bool, ...], ...]) -> tuple[Table, ...]:
+def new_entries(taken: tuple[int, ...], wants: tuple[tuple[bool, ...], ...]) -> tuple[Table, ...]:
     """Return the new entries of each group: the blocks taken, in order, and null where a state is jumped over."""
     before = tuple(sum(sum(wanted) for wanted in wants[:at]) for at in range(len(wants)))
     return tuple(
@@ -64,7 +66,9 @@ def placed(taken: tuple[int, ...], wants: tuple[tuple[bool, ...], ...]) -> tuple
     )
 
 
-def copied(tables: tuple[Table, ...], copies: tuple[Copy, ...], entries: tuple[int | None, ...]) -> tuple[Table, ...]:
+def with_targets(
+    tables: tuple[Table, ...], copies: tuple[Copy, ...], entries: tuple[int | None, ...]
+) -> tuple[Table, ...]:
     """Put the blocks that were copied to in place of those they are copied from."""
     targets = {group: block for group, _, block in copies}
     return tuple(
@@ -73,21 +77,21 @@ def copied(tables: tuple[Table, ...], copies: tuple[Copy, ...], entries: tuple[i
     )
 
 
-def apart(state: State, slot: int, copies: tuple[Copy, ...], entries: tuple[int | None, ...]) -> Running:
+def own_copies(state: State, slot: int, copies: tuple[Copy, ...], entries: tuple[int | None, ...]) -> Running:
     """Return a request with the blocks of its own that others' were copied to."""
     request = state.requests[slot]
     assert isinstance(request, Running)
-    return replace(request, tables=copied(request.tables, copies, entries)) if copies else request
+    return replace(request, tables=with_targets(request.tables, copies, entries)) if copies else request
 
 
 def target(request: Running, at: int, group: Group, size: int, place: int) -> int:
     """Return the block that a position is written to: a draft's state has a separate block (MAMBA-3)."""
     if isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead) and place >= certain(request):
-        return request.added.states[at][place - certain(request)]
+        return request.states[at][place - certain(request)]
     return request.tables[at][place // size]
 
 
-def written(state: State, slot: int, request: Running, start: int, is_whole: bool = True) -> State:
+def write_tokens(state: State, slot: int, request: Running, start: int, is_whole: bool = True) -> State:
     """Write the tokens from `start` to the request's computed ones into its blocks, and put it in its slot.
 
     If they are a part of what was to be written, no state is there: it is that of the end or none. Which of the entries
@@ -101,10 +105,7 @@ def written(state: State, slot: int, request: Running, start: int, is_whole: boo
         if is_whole or not isinstance(group.kind, Mamba)
         for place in (*left_inside(request, group, start), *writes(group.kind, start, request.computed))
     }
-    contents = tuple(
-        into.get(block, content) if block != NULL else None for block, content in enumerate(state.contents)
-    )
-    return replaced(replace(state, contents=contents), slot, request)
+    return put_request(write_blocks(state, into), slot, request)
 
 
 def left_inside(request: Running, group: Group, start: int) -> tuple[int, ...]:
@@ -112,8 +113,8 @@ def left_inside(request: Running, group: Group, start: int) -> tuple[int, ...]:
 
     That is a checkpoint's (MAMBA-7), and in a layer that runs ahead that of the last block end.
     """
-    end = saved_end(request.added.saved, group.block_size, request.computed) if isinstance(group.kind, Ahead) else 0
-    places = (request.added.checkpoint, end) if isinstance(group.kind, Mamba) else ()
+    end = saved_end(request.saved, group.block_size, request.computed) if isinstance(group.kind, Ahead) else 0
+    places = (request.checkpoint, end) if isinstance(group.kind, Mamba) else ()
     return tuple(place - 1 for place in places if place > start)
 
 
@@ -125,32 +126,55 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
         return plan
     # CHOOSE
     batch, wants = let_go(start.tables, plan.gone), (*plan.wants, *((True,) * count for count in plan.states))
-    order, kept = choice.order(batch), shortened(state.config, start, plan.tables)
-    ending = leaving(state.config, start.tables, plan.gone, start.added.wants)
-    freed = adopted(requeued(replaced(state, slot, kept), order, ending), plan.tables)
+    order, kept = choice.order(batch), trim_start(state.config, start, plan.tables)
+    cut = note(put_request(state, slot, kept), nulls(slot, start.tables, plan.gone))
+    freed = adopt(enqueue(cut, order, said_of(state.config, start, plan.gone)), plan.tables, holds(state, slot, plan))
     shared, over = (blocks_at(kept.tables, entries) for entries in (plan.copied, plan.outgrown))
     sources, blocks = (*shared, *over) if plan.saves else shared, tuple(block for _, block in over)
     count = len(sources) + sum(sum(wanted) for wanted in wants)
-    taken = choice.take(in_order(freed, start.prefix[0], count), count)
+    taken = choice.take(order_of(freed, start.prefix[0], count), count)
     if not (legal_order(sum(batch, ()), order) and legal_taking(freed.queue, count, taken)):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
-    new = placed(taken[len(sources) :], wants)
+    new = new_entries(taken[len(sources) :], wants)
     copies = tuple((at, source, block) for (at, source), block in zip(sources, taken, strict=False))
-    ready = moved(duplicated(ripened(emptied(freed, taken), slot), copies, begin), blocks, copies, start)
-    after = stepped(ready, slot, apart(ready, slot, copies[: len(shared)], plan.copied), new, begin, step)
-    joins, given = not isinstance(state.requests[slot], Running), new[: len(plan.wants)]
-    saved, evicted = len(copies) - len(shared), lost(freed, taken, blocks if joins else (), begin)
-    done = Done(after, given, plan.gone, plan.demand, plan.copied, evicted, saved=saved)
-    return replace(done, cut_off=blocks, hits=sum(plan.tables, ())) if joins else replace(done, outgrown=blocks)
+    mine = take_blocks(freed, taken, steps_of_taking(freed, slot, plan, copies, new))
+    ready = pass_keys_on(copy_blocks(publish_due_states(mine, slot), copies, begin), blocks, copies, start)
+    after = take_slots(ready, slot, own_copies(ready, slot, copies[: len(shared)], plan.copied), new, begin, step)
+    return Done(after, new[: len(plan.wants)], plan.gone, plan.demand, plan.copied)
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
 
 
-def shortened(config: Config, start: Running, tables: tuple[Table, ...]) -> Running:
+def holds(state: State, slot: int, plan: Fits) -> Acts:
+    """Return the steps by which a newcomer holds the blocks of its hit."""
+    held = () if isinstance(state.requests[slot], Running) else plan.tables
+    return acts("hold", tables_of(slot, len(held)), held)
+
+
+def steps_of_taking(state: State, slot: int, plan: Fits, copies: tuple[Copy, ...], new: tuple[Table, ...]) -> Acts:
+    """Return the steps by which a request takes blocks: for entries that are copied, states that are saved, new ones.
+
+    Both ends of a copy are held until the engine has run it.
+    """
+    groups, origins = len(plan.tables), {target: source for _, source, target in state.copies}
+    count = sum(entry is not None for entry in plan.copied)
+    sources = pins("hold", "copies", (origins.get(source, source) for _, source, _ in copies))
+    parted = tuple(
+        act
+        for at, source, target in copies[:count]
+        for place in (((slot, at), plan.copied[at] or 0),)
+        for act in (Act("drop", source, place), Act("take", target, place), *pins("hold", "copies", (target,)))
+    )
+    saved = pins("take", "copies", (target for _, _, target in copies[count:]))
+    entries = acts("take", tables_of(slot, groups), new[:groups], plan.tables)
+    return (*sources, *parted, *saved, *entries, *acts("take", drafts_of(slot, groups), new[groups:]))
+
+
+def trim_start(config: Config, start: Running, tables: tuple[Table, ...]) -> Running:
     """Return a request with trimmed tables; of a state inside that is published or given up, nothing more is noted."""
     trimmed = max(start.trimmed, trim_end(config, start, start.settled))
-    added = replace(start.added, checkpoint=kept_inside(config, start, start.settled), is_inside=False)
-    return replace(start, tables=tables, trimmed=trimmed, added=added)
+    inside = kept_inside(config, start, start.settled)
+    return replace(start, tables=tables, trimmed=trimmed, checkpoint=inside, is_inside=False)
 
 
 def blocks_at(tables: tuple[Table, ...], entries: tuple[int | None, ...]) -> tuple[tuple[int, int], ...]:
@@ -158,43 +182,44 @@ def blocks_at(tables: tuple[Table, ...], entries: tuple[int | None, ...]) -> tup
     return tuple((at, tables[at][entry]) for at, entry in enumerate(entries) if entry is not None)
 
 
-def duplicated(state: State, copies: tuple[Copy, ...], begin: int) -> State:
+def copy_blocks(state: State, copies: tuple[Copy, ...], begin: int) -> State:
     """Copy contents, and note the copies for the engine, which runs them before its step (COPY-1).
 
     The step begins at token `begin`: what a source holds beyond that is another request's. What a source is still to
     get from elsewhere, its copy gets from there too.
     """
     contents = {target: upto(state.contents[source], begin) for _, source, target in copies}
-    after = tuple(contents.get(block, content) for block, content in enumerate(state.contents))
     origins = {target: source for _, source, target in state.copies}
     due = tuple((at, origins.get(source, source), target) for at, source, target in copies)
-    return replace(state, contents=after, copies=state.copies + due) if copies else state
+    return replace(write_blocks(state, contents), copies=state.copies + due) if copies else state
 
 
-def blanked(state: State, request: Running) -> State:
+def forget_draft_states(state: State, request: Running) -> State:
     """Forget the states of a request's earlier drafts: those of the next are written over them (MAMBA-3)."""
-    states = frozenset(block for blocks in request.added.states for block in blocks)
-    return replace(state, contents=tuple(None if at in states else each for at, each in enumerate(state.contents)))
+    return write_blocks(state, {block: None for blocks in request.states for block in blocks})
 
 
-def stepped(state: State, slot: int, start: Running, new: tuple[Table, ...], begin: int, step: Step) -> State:
+def take_slots(state: State, slot: int, start: Running, new: tuple[Table, ...], begin: int, step: Step) -> State:
     """Let a request have its new blocks, write what the step computes, and publish it unless that waits."""
     config, groups, stop = state.config, len(state.config.groups), begin + step.new
     known = min(stop, len(start.prefix[1]))
-    states, drafts = start.added.states or new[groups:], step.added.drafts if config.added.overlaps else stop - known
-    first = min(stop + step.added.external, len(start.prefix[1]))  # a step over known tokens leaves a gap before it
-    saved = first if runs_ahead(config) and first > max(begin, start.written) + 1 else start.added.saved
-    more = replace(start.added, states=states, drafts=drafts, saved=saved)
+    states, drafts = start.states or new[groups:], step.drafts if config.overlaps else stop - known
+    first = min(stop + step.external, len(start.prefix[1]))  # a step over known tokens leaves a gap before it
+    saved = first if runs_ahead(config) and first > max(begin, start.written) + 1 else start.saved
     request = replace(
         start,
         computed=known,
         written=stop,
         tables=tuple(table + taken for table, taken in zip(start.tables, new[:groups], strict=True)),
-        added=replace(more, checkpoint=step.added.checkpoint or start.added.checkpoint, loading=step.added.external),
+        states=states,
+        drafts=drafts,
+        saved=saved,
+        checkpoint=step.checkpoint or start.checkpoint,
+        loading=step.external,
     )
-    after = written(blanked(state, request), slot, request, begin)
-    if config.added.overlaps and step.new:
-        flight = Flight(slot, begin, stop, owned(request), step.added.drafts)
+    after = write_tokens(forget_draft_states(state, request), slot, request, begin)
+    if config.overlaps and step.new:
+        flight = Flight(slot, begin, stop, owned(request), step.drafts)
         after = replace(after, flights=(*after.flights[:-1], (*after.flights[-1], flight)))
     is_delayed = step.new == 0 or step.publication is Publication.LATER
-    return stepped_on(after, slot, not (is_delayed or config.added.settles), is_delayed)
+    return publish_step(after, slot, not (is_delayed or config.settles), is_delayed)

@@ -1,4 +1,4 @@
-"""Part one, chapter 26: events: what is reported of what can be found.
+"""Part one, chapter 40: events: what is reported of what can be found.
 
 A router sends a request to the engine that has cached most of its prefix. All it knows of an engine are events, so what
 they say, one after the other, must be what a lookup finds: for whoever has heard them all, and for whoever joined late
@@ -25,10 +25,16 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ..reads import Prefix, cut
-from .added import longest
+from .chapters import Chapter
 from .hits import holding
+from .keys import longest, num_ahead
 from .state import Content, State
 from .units import hit_lengths, upto
+
+
+@dataclass(frozen=True, slots=True)
+class Events(Chapter):
+    """The outside is told what can be found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +100,13 @@ def known(listener: Listener) -> tuple[frozenset[Content], ...]:
 def parent(state: State, content: Content) -> Prefix | None:
     """Return what the block before is published as, or None where a content's block is the first."""
     start = len(block_end(state, content)[1]) - num_own(state, content)
-    ahead = state.config.added.key_lookahead
+    ahead = num_ahead(state.config)
     return cut(content[1], start + ahead) if start else None
 
 
 def block_end(state: State, content: Content) -> Prefix:
     """Return the prefix up to the end of a content, without the tokens that its key looks ahead at."""
-    return cut(content[1], len(content[1][1]) - state.config.added.key_lookahead)
+    return cut(content[1], len(content[1][1]) - num_ahead(state.config))
 
 
 def num_own(state: State, content: Content) -> int:
@@ -180,7 +186,7 @@ def law_events_tell_all_that_decides(state: State, listener: Listener) -> bool:
     """
     return all(
         said.content[1] == (said.extra, said.content[1][1][: -len(said.tokens + said.ahead)] + said.tokens + said.ahead)
-        and len(said.ahead) == state.config.added.key_lookahead
+        and len(said.ahead) == num_ahead(state.config)
         for _, said in reports(listener)
     )
 
@@ -205,7 +211,7 @@ def placed(state: State) -> frozenset[Content]:
 def matched(state: State, contents: frozenset[Content], prompt: Prefix) -> int:
     """Return the longest hit of a prompt if just these contents can be found."""
     config, lengths = state.config, hit_lengths(state.config, len(prompt[1]))
-    return longest(config.added, enumerate(config.groups), contents, prompt, config.eagle, lengths)
+    return longest(config, enumerate(config.groups), contents, prompt, config.eagle, lengths)
 
 
 def law_routers_find_what_the_engine_finds(state: State, routed: Routed) -> bool:

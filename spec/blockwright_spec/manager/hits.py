@@ -1,31 +1,18 @@
-"""Part one, chapter 6: finding a hit, and checking whether one that was found earlier still holds."""
+"""Part one, chapter 10: finding a hit, and checking whether one that was found earlier still holds."""
 
 from functools import partial
 
 from ..reads import Full, Prefix, dead, hit_ends
-from .added import is_published, keyed, longest, named
 from .choices import Choice
-from .state import NULL, Config, Content, Hit, State, Table, heads, keys_of
-from .units import aligned, has_room, hit_lengths, is_before, is_remembered, num_adopted
+from .facts import heads, keys_of
+from .keys import is_published, keyed, longest, named
+from .state import NULL, Config, Content, Hit, State, Table
+from .units import aligned, has_room, hit_lengths, num_adopted
 
 
 def holding(state: State, content: Content) -> tuple[int, ...]:
     """Return the blocks published as a content, oldest publication first."""
     return tuple(block for block, other in state.keys if other == content)
-
-
-def lost(state: State, taken: Table, over: Table = (), begin: int = 0) -> tuple[tuple[int, Content], ...]:
-    """Return the blocks taken with which the last copy of a content goes, in the order of taking (STEP-4).
-
-    Before them come those that are written `over` from token `begin` on.
-    """
-    return tuple(
-        (block, content)
-        for at, block in enumerate(over + taken)
-        for content in keys_of(state, block)
-        for stays in (over if is_before(state, content, begin) else (),)
-        if set(holding(state, content)) <= set((over + taken)[: at + 1]) - set(stays)
-    )
 
 
 def useful(config: Config, at: int, entry: int) -> bool:
@@ -47,19 +34,19 @@ def found(state: State, prefix: Prefix, choice: Choice, most: int | None = None)
     config, published = state.config, frozenset(content for _, content in state.keys)
     known = len(prefix[1])
     lengths = hit_lengths(config, known if most is None else min(known, most + 1))
-    length = longest(config.added, enumerate(config.groups), published, prefix, config.eagle, lengths)
+    length = longest(config, enumerate(config.groups), published, prefix, config.eagle, lengths)
     length = length if has_room(config, known, length) else 0
 
     def table(at: int) -> Table:
-        kind, size, added = config.groups[at].kind, config.groups[at].block_size, config.added
+        kind, size = config.groups[at].kind, config.groups[at].block_size
         return tuple(
-            NULL if dead(kind, size, length, entry) else choice.serve(holding(state, named(added, at, prefix, end)))
+            NULL if dead(kind, size, length, entry) else choice.serve(holding(state, named(config, at, prefix, end)))
             for entry in range(num_adopted(config, at, length))
             for end in (min((entry + 1) * size, length),)
         )
 
     tables = tuple(table(at) for at in range(len(config.groups))) if length else ()
-    learns = config.added.keeps or config.added.unit > 0
+    learns = config.unit > 0 or any(chapter.learns() for chapter in config.chapters)
     return Hit(length, tables, junction(state, published, prefix, length) if learns else 0)
 
 
@@ -71,24 +58,26 @@ def junction(state: State, published: frozenset[Content], prefix: Prefix, length
     """
     config = state.config
     full = tuple((at, group) for at, group in enumerate(config.groups) if isinstance(group.kind, Full))
-    known, is_alike = len(prefix[1]), partial(is_remembered, state, prefix)
+    known, is_alike = len(prefix[1]), partial(recalls, state, prefix)
 
     def holds(end: int) -> bool:
         ends = ((at, each) for at, group in full for each in hit_ends(group, end, config.eagle))
-        return all(is_published(config.added, published, at, prefix, each) for at, each in ends)
+        return all(is_published(config, published, at, prefix, each) for at, each in ends)
 
     shown = (end for end in reversed(hit_lengths(config, known)) if (holds(end) if full else is_alike(end)))
     longest_end = next(shown, 0)
     return longest_end if longest_end > length and has_room(config, known, longest_end) else 0
 
 
+def recalls(state: State, prefix: Prefix, end: int) -> bool:
+    """Return whether some chapter knows a prompt that begins with the same tokens up to an end."""
+    return any(chapter.recalls(state, prefix, end) for chapter in state.config.chapters)
+
+
 def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content], ...]:
     """Return the blocks of a hit, each with the content that it must have."""
     return tuple(
-        (
-            block,
-            named(state.config.added, at, prefix, min((entry + 1) * state.config.groups[at].block_size, hit.length)),
-        )
+        (block, named(state.config, at, prefix, min((entry + 1) * state.config.groups[at].block_size, hit.length)))
         for at, table in enumerate(hit.tables)
         for entry, block in enumerate(table)
         if block != NULL
@@ -98,7 +87,7 @@ def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content],
 def sound(state: State, prefix: Prefix, hit: Hit) -> bool:
     """Return whether each block of a hit carries this prefix now, null entries are dead and a token is left (HIT-1)."""
     return (
-        hit.length <= max(0, min(len(prefix[1]) - 1, keyed(state.config.added, prefix)))
+        hit.length <= max(0, min(len(prefix[1]) - 1, keyed(state.config, prefix)))
         and all(content in keys_of(state, block) for block, content in served(hit, prefix, state))
         and all(
             dead(group.kind, group.block_size, hit.length, entry)

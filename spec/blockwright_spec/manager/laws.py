@@ -1,4 +1,4 @@
-"""Part one, chapter 35: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 44: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
@@ -28,10 +28,7 @@ LAWS = (
     listed(outside.law_use_reorders_alone, "SGLang BasePrefixCache.match_prefix and touch_prefix; known bug E201"),
     listed(pool_laws.law_hit_leaves_a_token, "vLLM KVCacheManager.get_computed_blocks; known bug B46"),
     listed(explain.law_explanation_is_exact, "chapter `in_time.explain`; vLLM and SGLang tell only the hit's length"),
-    listed(
-        table_laws.law_reads_are_there,
-        "the central law; PagedAttention (Kwon et al., 2023)",
-    ),
+    listed(table_laws.law_reads_are_there, "the central law; PagedAttention (Kwon et al., 2023)"),
     listed(table_laws.law_dead_is_null, "vLLM SingleTypeKVCacheManager.remove_skipped_blocks; known bug B28"),
     listed(table_laws.law_null_is_dead, "chapter `reads`: dead entries; known bugs B25, B26"),
     listed(table_laws.law_written_is_unshared, "PagedAttention (Kwon et al., 2023), section 4.4"),

@@ -1,4 +1,4 @@
-"""Part one, chapter 10: the lease: how far a request goes on without its manager.
+"""Part one, chapter 12: the lease: how far a request goes on without its manager.
 
 Most steps of decoding change no table: their slots are there, no block becomes full, no entry dies. So each running
 request has a *lease*, a number of tokens up to which it needs no call, whatever these tokens turn out to be. Its engine
@@ -13,20 +13,21 @@ while the last step has left something to publish, or where the next writes over
 from dataclasses import replace
 
 from ..reads import Ahead, Cross, Group, Mamba, dead
-from .added import end_of
-from .state import NULL, Config, Running, State, certain, keys_of, sharers, span
+from .facts import certain, keys_of, sharers, span
+from .keys import end_of
+from .state import NULL, Config, Running, State
 
 
 def lease(state: State, slot: int) -> int:
     """Return the tokens up to which a request needs no call, 0 if each of its steps does."""
     request, config = state.requests[slot], state.config
-    if not isinstance(request, Running) or config.added.overlaps or request.added.loading > 0:
+    if not isinstance(request, Running) or config.overlaps or request.loading > 0:
         return 0
-    puts_off = request.added.is_delayed and config.added.unit > 0
-    if slot in state.due or puts_off or request.added.is_lost or is_shared(state, request) or has_found(state, request):
+    puts_off = request.is_delayed and config.unit > 0
+    if slot in state.due or puts_off or request.is_lost or is_shared(state, request) or has_found(state, request):
         return 0
     ends = tuple(quiet_end(config, request, at, group) for at, group in enumerate(config.groups))
-    return min((*ends, *(end - 1 for end in request.added.tails), config.max_model_len))
+    return min((*ends, *(end - 1 for end in request.tails), config.max_model_len))
 
 
 def is_shared(state: State, request: Running) -> bool:
@@ -42,9 +43,9 @@ def is_shared(state: State, request: Running) -> bool:
 def has_found(state: State, request: Running) -> bool:
     """Return whether a recurrent layer has a state that is found inside its block, where the next step may write."""
     return any(
-        end_of(state.config.added, content) % group.block_size
+        end_of(state.config, content) % group.block_size
         for table, group in zip(request.tables, state.config.groups, strict=True)
-        if isinstance(group.kind, Mamba) and state.config.added.unit
+        if isinstance(group.kind, Mamba) and state.config.unit
         for block in table[-1:]
         for content in keys_of(state, block)
     )
@@ -76,10 +77,10 @@ def dies(group: Group, table: tuple[int, ...], size: int, count: int) -> tuple[b
     return tuple(block != NULL and dead(group.kind, size, count, entry) for entry, block in enumerate(table))
 
 
-def heard(state: State, slot: int, count: int) -> State:
+def catch_up(state: State, slot: int, count: int) -> State:
     """Learn from an engine's count how far a request has come within its lease."""
     request = state.requests[slot]
     if not isinstance(request, Running) or not request.written < count <= lease(state, slot):
         return state
-    known = replace(request, written=count, added=replace(request.added, drafts=max(0, count - len(request.prefix[1]))))
+    known = replace(request, written=count, drafts=max(0, count - len(request.prefix[1])))
     return replace(state, requests=(*state.requests[:slot], known, *state.requests[slot + 1 :]))

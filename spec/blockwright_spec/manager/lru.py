@@ -1,4 +1,4 @@
-"""Part one, chapter 4: the policy that settles every choice: contentless blocks first, then the least recently used.
+"""Part one, chapter 7: the policy that settles every choice: contentless blocks first, then the least recently used.
 
 The queue keeps blocks without content before candidates (QUEUE-1). A candidate goes to the tail when its last holder
 leaves, a block without content to the head; a request's tables are released group by group, each from its tail, so that

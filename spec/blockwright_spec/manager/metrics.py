@@ -1,4 +1,4 @@
-"""Part one, chapter 27: metrics: events, counted in numbers that only grow.
+"""Part one, chapter 41: metrics: events, counted in numbers that only grow.
 
 An operator reads rates and shares of them, so a counter never falls, and the sources of prompt tokens add up to the
 prompts. Each request counts once, when it is admitted: its lookup, and where the tokens of its prompt come from. If
@@ -17,9 +17,16 @@ from operator import add
 from typing import NamedTuple
 
 from ..reads import Full
-from .added import end_of
+from .chapters import Chapter
+from .keys import end_of
 from .outcomes import Done
 from .state import Config, Running, State
+from .told import evicted
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics(Chapter):
+    """What happens is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,7 @@ def sources(known: int, hit: int, external: int, life: Life) -> Counts:
 
 def admitted(request: Running, life: Life) -> Counts:
     """Count an admission; the sources of its tokens only if none is loaded."""
-    hit, loading = request.settled, request.added.loading
+    hit, loading = request.settled, request.loading
     elsewhere = life.elsewhere or (len(request.prefix[1]) - hit if loading else 0)
     known = Counts() if loading else sources(len(request.prefix[1]), hit, 0, life)
     if life.was_admitted:
@@ -104,14 +111,15 @@ def admitted(request: Running, life: Life) -> Counts:
 def counted(before: State, done: Done, call: Call | None, life: Life) -> Counts:
     """Count what happened in a step; `life` is what the engine knew of the request when it was last admitted."""
     size = before.config.groups[group := counting_group(before.config)].block_size
-    whole = (each for _, each in done.evicted if each[0] == group and end_of(before.config.added, each) % size == 0)
+    lost_contents = (content for _, content in evicted(before, done) if content[0] == group)
+    whole = (content for content in lost_contents if end_of(before.config, content) % size == 0)
     lost = Counts(evicted=sum(size for _ in whole))
     if call is None:
         return lost
     old, new = before.requests[call.slot], done.state.requests[call.slot]
     if not isinstance(old, Running):
         return added(lost, admitted(new, life)) if isinstance(new, Running) else lost
-    ended = sources(len(old.prefix[1]), old.written, call.came, life) if old.added.loading else Counts()
+    ended = sources(len(old.prefix[1]), old.written, call.came, life) if old.loading else Counts()
     return added(ended, Counts(preemptions=call.is_preemption))
 
 

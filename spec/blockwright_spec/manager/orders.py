@@ -1,4 +1,4 @@
-"""Part one, chapter 32: an order of eviction that an engine brings: what it is told.
+"""Part one, chapter 42: an order of eviction that an engine brings: what it is told.
 
 Blocks without content go first. Which candidate goes after them is the order's own statement, and a choice like any
 other (chapter `choices`): no table, no hit and no plan depends on it, and every law of choices holds. It is asked for
@@ -12,8 +12,10 @@ was admitted on is none, nor is a fork, nor what is held from outside: a connect
 
 from typing import NamedTuple
 
+from .facts import key
 from .outcomes import Done
-from .state import NULL, State, Table, key
+from .state import NULL, State, Table
+from .told import hits
 
 
 class Told(NamedTuple):
@@ -34,4 +36,4 @@ def law_order_knows_candidates(state: State, told: Told) -> bool:
 
 def law_order_hears_of_hits(happened: tuple[Done, ...], told: Told) -> bool:
     """ORDER-2: an order hears of each block that a newcomer adopts from its lookup, once, and of no other hit."""
-    return told.hits == tuple(block for done in happened for block in done.hits if block != NULL)
+    return told.hits == tuple(block for done in happened for block in hits(done) if block != NULL)

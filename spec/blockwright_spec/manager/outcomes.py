@@ -1,14 +1,20 @@
-"""Part one, chapter 7: the demand of a step and how it ends.
+"""Part one, chapter 11: the demand of a step and how it ends.
 
 Refusal is total: a step that cannot happen says when it could (not now, never, or that the call is wrong) and why, and
 there is no new state. Demand is counted as if the dead entries were already trimmed.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import wraps
+from typing import Any, TypeVar, cast
 
-from .added import PLAIN_STEP, StepAdded
-from .state import Content, State, Table
+from .. import block_machine
+from ..reads import Ahead, Group, Mamba, drafts_beside
+from .facts import span
+from .page import Act, Acts
+from .state import Content, Request, Running, State, Table
 
 
 class When(Enum):
@@ -110,14 +116,9 @@ Plan = Fits | Refusal
 class Done:
     """A step that happened: the new state and, per group, the entries appended and the entries that became null.
 
-    `demand` is the count of its plan; `copied` are the entries whose block others held, per group; `evicted` are the
-    blocks taken with which the last copy of a content was lost, in the order of taking; `forgot` are the contents that
-    were forgotten, which are all if `forgot_all`; `outgrown` are the blocks with a published state that is written
-    over, of which `saved` were copied; `cut_off` are those of its hit that a newcomer writes over though more of them
-    was found; `kept` are the tokens that had run of a request that ended before its last step had, and `given_up` what
-    was found of the others until then, each with its block; `hits` are the entries of its lookup that a newcomer
-    adopts, group by group; where slots are given back, `left` is the entries that each table has left; `folded`
-    are the entries that have another block of the same content: group, entry, the block before, and after.
+    `steps` is what it did on the page, in order (chapter `page`); `demand` the count of its plan; `copied` are the
+    entries whose block others held, per group; `forgot` the contents that were forgotten, which are all if
+    `forgot_all`; `kept` the tokens that had run, where a step is given up that had not.
     """
 
     state: State
@@ -125,20 +126,65 @@ class Done:
     nulled: tuple[tuple[int, ...], ...] = ()
     demand: int = 0
     copied: tuple[int | None, ...] = ()
-    evicted: tuple[tuple[int, Content], ...] = ()
     forgot: frozenset[Content] = frozenset()
-    outgrown: tuple[int, ...] = ()
-    saved: int = 0
-    kept: int | None = None
-    given_up: frozenset[tuple[int, Content]] = frozenset()
     forgot_all: bool = False
-    cut_off: tuple[int, ...] = ()
-    hits: Table = ()
-    left: tuple[int, ...] = ()
-    folded: tuple[tuple[int, int, int, int], ...] = ()
+    kept: int | None = None
+    steps: Acts = ()
 
 
 Outcome = Done | Refusal
+Transition = TypeVar("Transition", bound=Callable[..., Outcome])
+
+
+def transition(call: Transition) -> Transition:
+    """Have a transition's outcome carry its steps: first its tables go on, and last those go that are empty."""
+
+    @wraps(call)
+    def whole(state: State, /, *args: Any, **named: Any) -> Outcome:
+        outcome = call(state, *args, **named)
+        if isinstance(outcome, Refusal):
+            return outcome
+        runs, ends = advances(state, outcome.state)
+        steps = runs + outcome.state.steps + ends
+        return replace(outcome, state=replace(outcome.state, steps=()), steps=steps) if steps else outcome
+
+    return cast(Transition, whole)
+
+
+def advances(before: State, after: State) -> tuple[Acts, Acts]:
+    """Return the steps by which the tables of requests that run go on, and those of others begin anew."""
+    goes = tuple(
+        Act("advance", place=((slot, at), 0), counts=(table.done, table.stop))
+        for slot, new in enumerate(after.requests)
+        if new is not before.requests[slot]
+        for at, group in enumerate(after.config.groups)
+        for table in (table_of(after, new, at, group),)
+        if table != table_of(before, before.requests[slot], at, group)
+    )
+    runs = tuple(act for act in goes if isinstance(after.requests[act.place[0][0]], Running))  # type: ignore[index]
+    return runs, tuple(act for act in goes if act not in runs)
+
+
+def table_of(state: State, request: Request, at: int, group: Group) -> block_machine.Table:
+    """Return what the page has of a request's table.
+
+    Of attention, all slots of the table are under way; of a recurrent layer, the state after the last token that is no
+    draft. Where it has blocks for drafts, its table keeps that state alone: what was accepted is read in those blocks.
+    """
+    size = span(state.config, group)
+    if not isinstance(request, Running):
+        return block_machine.Table(group.kind, size)
+    if not isinstance(group.kind, Mamba):
+        return block_machine.Table(group.kind, size, request.trimmed, len(request.tables[at]) * size)
+    stop = max(request.trimmed, given(request, group))
+    is_read = not (drafts_beside(group.kind) or request.is_inside)
+    return block_machine.Table(group.kind, size, request.trimmed if is_read else stop, stop)
+
+
+def given(request: Running, group: Group) -> int:
+    """Count the slots that a table covers: drafts have states of their own (MAMBA-3)."""
+    is_beside = isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead)
+    return request.written + request.loading - (request.drafts if is_beside else 0)
 
 
 class Publication(Enum):
@@ -153,7 +199,9 @@ class Step:
     """The demand of a step: slots for `new` tokens, and `lookahead` more.
 
     For a request that is admitted, also: whether the `whole` of it must fit, not just this step; and a `reserve` of
-    blocks to leave to others. `added` is for a second reading: drafts, loads and encoders.
+    blocks to leave to others; slots for `external` tokens that are loaded, and for the tokens of an `encoder`. The last
+    `drafts` of the new tokens are drafts. With a `checkpoint`, recurrent layers also keep the state after so many
+    tokens, at the last block end before the step's own end (MAMBA-7).
     """
 
     new: int
@@ -161,4 +209,7 @@ class Step:
     publication: Publication = Publication.NOW
     whole: bool = False
     reserve: int = 0
-    added: StepAdded = PLAIN_STEP
+    drafts: int = 0
+    external: int = 0
+    encoder: int = 0
+    checkpoint: int = 0

@@ -1,4 +1,4 @@
-"""Part one, chapter 12: planning a step: whether it fits, and the blocks it takes.
+"""Part one, chapter 14: planning a step: whether it fits, and the blocks it takes.
 
 A plan changes nothing. It counts the blocks that the step then takes (PLAN-1), as if dead entries were already trimmed.
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
@@ -7,29 +7,16 @@ A request that joins others leaves a watermark and a reserve free; alone it need
 from dataclasses import replace
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, writes
-from .added import end_of
-from .lease import heard
+from .facts import certain, covers, entries_of_states, holders, keys_of, sharers, span
+from .keys import end_of
+from .lease import catch_up
 from .outcomes import Fits, Plan, Reason, Refusal, Step
-from .preconditions import cut_for_load, going, starting, trim_end
-from .state import (
-    NULL,
-    Config,
-    Hit,
-    Running,
-    State,
-    Table,
-    certain,
-    covers,
-    entries_of_states,
-    holders,
-    keys_of,
-    sharers,
-    span,
-)
+from .preconditions import cut_for_load, request_from, start_of, trim_end
+from .state import NULL, Config, Hit, Running, State, Table
 from .units import ends_in, held_in_step
 
 
-def trimmed(config: Config, group: Group, table: Table, settled: int) -> Table:
+def trim_table(config: Config, group: Group, table: Table, settled: int) -> Table:
     """Replace the dead entries of a table by the null block (TRIM-1)."""
     size = span(config, group)
     return tuple(
@@ -37,9 +24,9 @@ def trimmed(config: Config, group: Group, table: Table, settled: int) -> Table:
     )
 
 
-def trimmed_tables(config: Config, tables: tuple[Table, ...], settled: int) -> tuple[Table, ...]:
+def trim_tables(config: Config, tables: tuple[Table, ...], settled: int) -> tuple[Table, ...]:
     """Trim the table of every group (TRIM-1)."""
-    return tuple(trimmed(config, group, table, settled) for group, table in zip(config.groups, tables, strict=True))
+    return tuple(trim_table(config, group, table, settled) for group, table in zip(config.groups, tables, strict=True))
 
 
 def stands(config: Config, tables: tuple[Table, ...], count: int) -> bool:
@@ -50,7 +37,7 @@ def stands(config: Config, tables: tuple[Table, ...], count: int) -> bool:
     return not any(table[: 1 + (count - 1) // span(config, each)][-1:] == (NULL,) for each, table in pairs if count)
 
 
-def nulled(before: tuple[Table, ...], after: tuple[Table, ...]) -> tuple[tuple[int, ...], ...]:
+def nulled_entries(before: tuple[Table, ...], after: tuple[Table, ...]) -> tuple[tuple[int, ...], ...]:
     """Return, per group, the entries that held a block and hold none now."""
     return tuple(
         tuple(entry for entry, block in enumerate(old) if block != new[entry])
@@ -65,7 +52,7 @@ def let_go(tables: tuple[Table, ...], gone: tuple[tuple[int, ...], ...]) -> tupl
 
 def reach(config: Config, begin: int, step: Step) -> int:
     """Return the slots that a step from token `begin` on asks for: they end at the model's maximum length."""
-    return min(begin + step.added.external + step.new + step.lookahead, config.max_model_len)
+    return min(begin + step.external + step.new + step.lookahead, config.max_model_len)
 
 
 def wanted(config: Config, group: Group, held: int, start: Running, begin: int, step: Step) -> tuple[bool, ...]:
@@ -74,15 +61,15 @@ def wanted(config: Config, group: Group, held: int, start: Running, begin: int, 
     A state jumps over entries, except a checkpoint's, and those of drafts have separate blocks (MAMBA-1, MAMBA-3,
     MAMBA-7). What is dead once a load has come takes none (READ-1).
     """
-    inside = step.added.checkpoint // group.block_size - 1
+    inside = step.checkpoint // group.block_size - 1
     if isinstance(group.kind, Cross):
-        return (True,) * entries(group.block_size, step.added.encoder)
+        return (True,) * entries(group.block_size, step.encoder)
     slots = reach(config, begin, step)
-    stop, size = begin + step.added.external + step.new, span(config, group)
+    stop, size = begin + step.external + step.new, span(config, group)
     if isinstance(group.kind, Ahead):
         ahead = entries_of_states(config, group, len(start.prefix[1]), stop)
         return tuple(entry in ahead or entry == inside for entry in range(held, ahead.stop))
-    end = stop - step.added.drafts if isinstance(group.kind, Mamba) else slots
+    end = stop - step.drafts if isinstance(group.kind, Mamba) else slots
     kept = {entry for entry in filled(group.kind, size, begin, end) if not dead(group.kind, size, start.trimmed, entry)}
     kept = kept | {inside} if isinstance(group.kind, Mamba) else kept
     return tuple(entry in kept for entry in range(held, covers(config, group, end)))
@@ -108,17 +95,17 @@ def rewritten(
 
 def is_beyond(state: State, block: int, begin: int) -> bool:
     """Return whether a block is published, with units, as more than the tokens before `begin`."""
-    added = state.config.added
-    return added.unit > 0 and any(end_of(added, content) > begin for content in keys_of(state, block))
+    config = state.config
+    return config.unit > 0 and any(end_of(config, content) > begin for content in keys_of(state, block))
 
 
 def first_written(state: State, group: Group, table: Table, start: Running, begin: int, step: Step) -> int | None:
     """Return the first entry that a step from token `begin` on may write to, if a table holds a block there."""
-    size, stop = span(state.config, group), begin + step.added.external + step.new
+    size, stop = span(state.config, group), begin + step.external + step.new
     if isinstance(group.kind, Ahead) and stop > begin:
         entry = entries_of_states(state.config, group, len(start.prefix[1]), stop).start
     else:
-        entry = next((place // size for place in writes(group.kind, begin, stop - step.added.drafts)), len(table))
+        entry = next((place // size for place in writes(group.kind, begin, stop - step.drafts)), len(table))
     return entry if entry < len(table) and table[entry] != NULL else None
 
 
@@ -129,7 +116,7 @@ def outgrown(state: State, slot: int, start: Running, at: int, table: Table, beg
     """
     group, is_new = state.config.groups[at], not isinstance(state.requests[slot], Running)
     entry, is_state = first_written(state, group, table, start, begin, step), isinstance(group.kind, Mamba)
-    if entry is None or not state.config.added.unit or not (is_new or is_state):
+    if entry is None or not state.config.unit or not (is_new or is_state):
         return None
     if is_new:
         return (
@@ -138,8 +125,8 @@ def outgrown(state: State, slot: int, start: Running, at: int, table: Table, beg
     if sharers(state, table[entry]) > 1:
         return None
     end = certain(start)
-    is_due = slot in state.due and end in start.added.end_tails and ends_in(state.config, at, end)
-    is_found = any(end_of(state.config.added, content) % group.block_size for content in keys_of(state, table[entry]))
+    is_due = slot in state.due and end in start.end_tails and ends_in(state.config, at, end)
+    is_found = any(end_of(state.config, content) % group.block_size for content in keys_of(state, table[entry]))
     return entry if is_found or (is_due and end // group.block_size == entry) else None
 
 
@@ -156,8 +143,8 @@ def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> 
     this step, or the most that the whole of it holds. Copies do not count: alone, it needs none.
     """
     config, is_new = state.config, not isinstance(state.requests[slot], Running)
-    tables = trimmed_tables(config, start.tables, trim_end(config, start, start.settled))
-    gone = nulled(start.tables, tables)
+    tables = trim_tables(config, start.tables, trim_end(config, start, start.settled))
+    gone = nulled_entries(start.tables, tables)
     groups = tuple(zip(config.groups, tables, strict=True))
     wants = tuple(wanted(config, group, len(table), start, begin, step) for group, table in groups)
     states = tuple(drafts_beside(group.kind) if is_new else 0 for group in config.groups)
@@ -204,7 +191,7 @@ def num_waiting(state: State) -> int:
 
 def num_kept(config: Config, start: Running, begin: int) -> int:
     """Count the blocks that a request keeps while a step from token `begin` on runs, once nothing else is in flight."""
-    own = (*trimmed_tables(config, start.tables, begin), *start.added.states)
+    own = (*trim_tables(config, start.tables, begin), *start.states)
     return sum(block != NULL for table in own for block in table)
 
 
@@ -222,9 +209,9 @@ def whole_demand(state: State, start: Running, begin: int, step: Step) -> int:
     is exact: alone, in these steps, the request gets through if and only if the pool has as many.
     """
     config, known = state.config, len(start.prefix[1])
-    tokens, size = max(known, begin + step.added.external + step.new), max(step.new, 1)
+    tokens, size = max(known, begin + step.external + step.new), max(step.new, 1)
     return max(
-        sum(held_in_step(config, group, known, at, stop, slots, step.added.encoder) for group in config.groups)
+        sum(held_in_step(config, group, known, at, stop, slots, step.encoder) for group in config.groups)
         for at in range(start.trimmed, tokens, size)
         for stop in (min(at + size, tokens),)
         for slots in (min(stop + step.lookahead, config.max_model_len),)
@@ -243,7 +230,7 @@ def shared(state: State, tables: tuple[Table, ...], copied: tuple[int | None, ..
 
 def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
     """Return whether a waiting request can start, and the blocks it takes: ``plan`` (PLAN-1, PLAN-2)."""
-    start = starting(state, slot, hit, step)
+    start = start_of(state, slot, hit, step)
     if isinstance(start, Refusal):
         return start
     own, step = cut_for_load(state.config, hit, step)
@@ -252,6 +239,6 @@ def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
 
 def plan_growth(state: State, slot: int, computed: int, step: Step) -> Plan:
     """Return whether a running request can go on, and the blocks it takes: ``plan`` (PLAN-1)."""
-    told = heard(state, slot, computed)
-    start = going(told, slot, computed, step)
+    told = catch_up(state, slot, computed)
+    start = request_from(told, slot, computed, step)
     return start if isinstance(start, Refusal) else planned(told, slot, start, computed, step)

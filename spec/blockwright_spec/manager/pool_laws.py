@@ -1,10 +1,11 @@
-"""Part one, chapter 17: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
+"""Part one, chapter 19: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
 
 from ..reads import Mamba, Prefix, cut, margin, needed, shows
-from .added import continues, keyed
+from .facts import heads, holders, key
 from .hits import found
+from .keys import continues, keyed, num_ahead
 from .lru import LRU
-from .state import NULL, Running, State, Waiting, heads, holders, key
+from .state import NULL, Running, State, Waiting
 from .units import aligned, has_room, hit_lengths, upto
 
 
@@ -26,7 +27,7 @@ def law_null_is_nothing(state: State) -> bool:
 
 def law_key_is_single(state: State) -> bool:
     """KEY-1: a block is published as one thing at most, with units as each length once, without caching as nothing."""
-    unit = state.config.added.unit
+    unit = state.config.unit
     as_what = tuple((block, len(prefix[1]) if unit else 0) for block, (_, prefix) in state.keys)
     return len(set(as_what)) == len(as_what) and (state.config.caching or not as_what)
 
@@ -36,13 +37,13 @@ def law_key_is_content(state: State) -> bool:
 
     With units the prefix may end at one of them, and the block may hold more behind that, except in recurrent layers.
     """
-    added, groups = state.config.added, state.config.groups
+    unit, groups = state.config.unit, state.config.groups
     return all(
         upto(state.contents[block], part(state, at, end)) == (at, cut(prefix, end))
-        and end % (added.unit or groups[at].block_size) == 0 < end
+        and end % (unit or groups[at].block_size) == 0 < end
         and (end - 1) // groups[at].block_size == (length_in(state, block) - 1) // groups[at].block_size
         for block, (at, prefix) in state.keys
-        for end in (len(prefix[1]) - added.key_lookahead,)
+        for end in (len(prefix[1]) - num_ahead(state.config),)
     )
 
 
@@ -55,7 +56,7 @@ def length_in(state: State, block: int) -> int:
 def part(state: State, at: int, length: int) -> int:
     """Return how much of what a block of a group holds is read where it serves `length` tokens: a state is whole."""
     is_state = isinstance(state.config.groups[at].kind, Mamba)
-    return state.config.max_model_len if is_state or not state.config.added.unit else length
+    return state.config.max_model_len if is_state or not state.config.unit else length
 
 
 def law_free_is_findable_or_empty(state: State) -> bool:
@@ -74,13 +75,13 @@ def readable(state: State, at: int, prefix: Prefix, position: int, length: int) 
 
     That is a whole block, or one that is published as exactly that length.
     """
-    group, added = state.config.groups[at], state.config.added
+    group = state.config.groups[at]
     whole = (position // group.block_size + 1) * group.block_size
     end = min(whole, length) if position < length else whole
     blocks = (
         block
         for block, (_, content) in state.keys
-        if len(content[1]) - added.key_lookahead == end and continues(added, prefix, content)
+        if len(content[1]) - num_ahead(state.config) == end and continues(state.config, prefix, content)
     )
     return any(
         shows(group, at, upto(state.contents[block], part(state, at, end)), prefix, position) for block in blocks
@@ -104,7 +105,7 @@ def law_hit_is_sound(state: State) -> bool:
 def suits(state: State, prefix: Prefix, length: int) -> bool:
     """Return whether every group could read what the token at `length` reads, and its margin, and keys are known."""
     extra = tuple(margin(group, state.config.eagle) for group in state.config.groups)
-    return max(extra) + length <= keyed(state.config.added, prefix) and all(
+    return max(extra) + length <= keyed(state.config, prefix) and all(
         readable(state, at, prefix, position, length)
         for at, group in enumerate(state.config.groups)
         for position in (*needed(group.kind, length), *range(length, length + extra[at]))
@@ -139,6 +140,6 @@ def law_hit_is_cut(state: State) -> bool:
 def law_hit_leaves_a_token(state: State) -> bool:
     """HIT-3: a hit is aligned in every group or to a unit, and leaves a token to compute and its draft margin."""
     margins = (margin(group, state.config.eagle) for group in state.config.groups)
-    extra = max(1, state.config.added.key_lookahead, *margins)
+    extra = max(1, num_ahead(state.config), *margins)
     lengths = ((len(prefix[1]), found(state, prefix, LRU).length) for prefix in asked(state))
     return all(length <= max(0, known - extra) and length % aligned(state.config) == 0 for known, length in lengths)

@@ -1,52 +1,36 @@
-"""Part one, chapter 11: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
+"""Part one, chapter 13: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
 
 from dataclasses import replace
 from math import lcm
 
 from ..reads import Cross, Mamba, Prefix, dead
-from .added import RunningAdded
+from .chapters import start_request
+from .facts import certain, draft_states, heads, is_loading, recurrent, resumed, runs_ahead, sharers, span
 from .hits import sound
-from .keeping import wants_of
 from .outcomes import Reason, Refusal, Step
-from .state import (
-    NULL,
-    Config,
-    Hit,
-    Running,
-    State,
-    Waiting,
-    certain,
-    draft_states,
-    heads,
-    is_loading,
-    recurrent,
-    resumed,
-    runs_ahead,
-    sharers,
-    span,
-)
+from .state import NULL, Config, Hit, Running, State, Waiting
 from .units import aligned, end_tails, ends_in, num_adopted, tail_lengths
 
 
 def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step) -> Refusal | None:
     """Refuse a step from token `begin` on that no state of the pool could serve."""
-    first, known, added = begin + step.added.external, len(prefix[1]), step.added
-    if min(step.new, step.lookahead, added.drafts, added.external, added.encoder, added.checkpoint, step.reserve) < 0:
+    first, known = begin + step.external, len(prefix[1])
+    if min(step.new, step.lookahead, step.drafts, step.external, step.encoder, step.checkpoint, step.reserve) < 0:
         return Refusal(Reason.NEGATIVE)
     is_inside = any(adopted % each.block_size for each in config.groups)
-    if step.new == 0 and added.external == 0 and (adopted == 0 or is_inside):
+    if step.new == 0 and step.external == 0 and (adopted == 0 or is_inside):
         return Refusal(Reason.NO_TOKENS)
-    if added.external > 0 and (step.new > 0 or first > known or (recurrent(config) and first == known)):
+    if step.external > 0 and (step.new > 0 or first > known or (recurrent(config) and first == known)):
         return Refusal(Reason.LOAD_ALONE)
-    if added.encoder > 0 and not any(isinstance(group.kind, Cross) for group in config.groups):
+    if step.encoder > 0 and not any(isinstance(group.kind, Cross) for group in config.groups):
         return Refusal(Reason.NO_ENCODER)
     if first + step.new > config.max_model_len:
         return Refusal(Reason.TOO_LONG)
-    if added.drafts > 0 and (added.drafts >= step.new or first + step.new - added.drafts < known):
+    if step.drafts > 0 and (step.drafts >= step.new or first + step.new - step.drafts < known):
         return Refusal(Reason.TOO_MANY_DRAFTS)
-    if added.checkpoint > 0 and not is_checkpoint(config, known, begin, step):
+    if step.checkpoint > 0 and not is_checkpoint(config, known, begin, step):
         return Refusal(Reason.NO_CHECKPOINT)
-    return overdrafted(config, known, first, step)
+    return check_drafts(config, known, first, step)
 
 
 def is_checkpoint(config: Config, known: int, begin: int, step: Step) -> bool:
@@ -54,20 +38,20 @@ def is_checkpoint(config: Config, known: int, begin: int, step: Step) -> bool:
 
     That is the last entry but one, and the state at its end.
     """
-    place, stop, added = step.added.checkpoint, begin + step.new, config.added
+    place, stop = step.checkpoint, begin + step.new
     sizes = tuple(group.block_size for group in config.groups if isinstance(group.kind, Mamba))
-    is_plain = config.caching and stop <= known and not (added.overlaps or added.unit or step.added.external)
+    is_plain = config.caching and stop <= known and not (config.overlaps or config.unit or step.external)
     return bool(sizes) and is_plain and all(begin + size <= place == (stop - 1) // size * size for size in sizes)
 
 
-def overdrafted(config: Config, known: int, first: int, step: Step) -> Refusal | None:
+def check_drafts(config: Config, known: int, first: int, step: Step) -> Refusal | None:
     """Refuse to run a recurrent state beyond the drafts that it can be taken back from (MAMBA-3).
 
     With steps in flight, one token may be unknown that is no draft: the one that the step before will give. Layers that
     run ahead keep the states of them all (MAMBA-6).
     """
-    most, drafts, certain = draft_states(config), step.added.drafts, step.new - step.added.drafts
-    is_certain = first + certain <= known or runs_ahead(config) or (config.added.overlaps and certain == 1)
+    most, drafts, certain = draft_states(config), step.drafts, step.new - step.drafts
+    is_certain = first + certain <= known or runs_ahead(config) or (config.overlaps and certain == 1)
     if most is None or (max(drafts, step.lookahead) <= most and is_certain):
         return None
     return Refusal(Reason.STATE_DRAFTED)
@@ -81,7 +65,7 @@ def is_empty(config: Config, request: Running, place: int) -> bool:
 
 def awaited(config: Config, request: Running) -> int:
     """Return the tokens after which a step left a state inside that is still to be published, or 0 (MAMBA-7)."""
-    inside, groups = request.added.checkpoint, zip(config.groups, request.published, strict=True)
+    inside, groups = request.checkpoint, zip(config.groups, request.published, strict=True)
     is_awaited = any(looked * each.block_size < inside for each, looked in groups if isinstance(each.kind, Mamba))
     return inside if is_awaited else 0
 
@@ -102,7 +86,7 @@ def trim_end(config: Config, request: Running, settled: int) -> int:
     return min(settled, kept_inside(config, request, settled) or settled)
 
 
-def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
+def start_of(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
     """Return a waiting request as it starts on the blocks of its hit, or refuse.
 
     Of the hit before a load it holds the whole blocks (LOAD-2), as far as the tokens after the load read them: the load
@@ -113,25 +97,25 @@ def starting(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         return Refusal(Reason.NOT_WAITING)
     if refusal := misuse(config, request.prefix, hit.length, hit.length, step):
         return refusal
-    if config.added.overlaps and step.new > 0 and not state.flights:
+    if config.overlaps and step.new > 0 and not state.flights:
         return Refusal(Reason.NO_STEP)
-    if step.added.external > 0 and is_loading(state, slot):
+    if step.external > 0 and is_loading(state, slot):
         return Refusal(Reason.LOADING)
     if refusal := wrong_hit(state, request.prefix, hit):
         return refusal
     hit, step = cut_for_load(config, hit, step)
     tables = heads(config, hit)
     looked, length = tuple(hit.length // group.block_size for group in config.groups), hit.length
-    end = resumed(request.prefix, length + step.added.external) if step.added.external else length
+    end = resumed(request.prefix, length + step.external) if step.external else length
     kept = tuple(
         tuple(NULL if dead(group.kind, span(config, group), end, entry) else block for entry, block in enumerate(table))
         for group, table in zip(config.groups, tables, strict=True)
     )
-    wants = wants_of(state, request, tables, length, step.added.external)
     tails, ends = (of(config, len(request.prefix[1]), length, request.hit.junction) for of in (tail_lengths, end_tails))
     saved = length if runs_ahead(config) else 0
-    added = RunningAdded(encoder=step.added.encoder, saved=saved, wants=wants, tails=tails, end_tails=ends)
-    return Running(request.prefix, length, length, length, kept, looked, trimmed=end, added=added)
+    here = (length, length, length, kept, looked, end)
+    start = Running(request.prefix, *here, encoder=step.encoder, saved=saved, tails=tails, end_tails=ends)
+    return start_request(state, replace(request, hit=replace(request.hit, tables=tables)), start, step.external)
 
 
 def cut_for_load(config: Config, hit: Hit, step: Step) -> tuple[Hit, Step]:
@@ -140,13 +124,12 @@ def cut_for_load(config: Config, hit: Hit, step: Step) -> tuple[Hit, Step]:
     Only a load cuts it: other steps begin where the hit ends.
     """
     sizes = tuple(group.block_size for group in config.groups)
-    rest = hit.length % lcm(*sizes) if step.added.external else 0
+    rest = hit.length % lcm(*sizes) if step.external else 0
     if not rest:
         return hit, step
     length = hit.length - rest
     tables = tuple(table[: length // size] for table, size in zip(heads(config, hit), sizes, strict=True))
-    more = replace(step.added, external=step.added.external + rest)
-    return replace(hit, length=length, tables=tables), replace(step, added=more)
+    return replace(hit, length=length, tables=tables), replace(step, external=step.external + rest)
 
 
 def wrong_hit(state: State, prefix: Prefix, hit: Hit) -> Refusal | None:
@@ -183,33 +166,33 @@ def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
         return Refusal(Reason.NOT_RUNNING)
     if refusal := misuse(config, request.prefix, 0, computed, step):
         return refusal
-    if step.added.encoder + step.added.external > 0:
+    if step.encoder + step.external > 0:
         return Refusal(Reason.RUNS)
-    if request.added.loading > 0:
+    if request.loading > 0:
         return Refusal(Reason.LOADING)
     if computed > request.written:
         return Refusal(Reason.UNWRITTEN)
-    if request.added.is_lost:
+    if request.is_lost:
         return Refusal(Reason.GIVEN_UP)
-    if step.added.checkpoint and not is_empty(config, request, step.added.checkpoint):
+    if step.checkpoint and not is_empty(config, request, step.checkpoint):
         return Refusal(Reason.NO_CHECKPOINT)
-    if computed < (request.written if config.added.overlaps else max(certain(request), request.settled)):
+    if computed < (request.written if config.overlaps else max(certain(request), request.settled)):
         return Refusal(Reason.WENT_BACK)
-    return hurried(state, slot, request) if config.added.overlaps else None
+    return check_overlap(state, slot, request) if config.overlaps else None
 
 
-def hurried(state: State, slot: int, request: Running) -> Refusal | None:
+def check_overlap(state: State, slot: int, request: Running) -> Refusal | None:
     """Refuse a second step for a request in the open one, or one before its drafts are settled and known (MAMBA-3)."""
     if not state.flights:
         return Refusal(Reason.NO_STEP)
     if any(flight.slot == slot for flight in state.flights[-1]):
         return Refusal(Reason.REPEATED)
     is_open = any(flight.slot == slot and flight.drafts for step in state.flights for flight in step)
-    is_unknown = request.added.drafts > 0 and request.computed < request.written
+    is_unknown = request.drafts > 0 and request.computed < request.written
     return Refusal(Reason.DRAFTS_IN_FLIGHT) if recurrent(state.config) and (is_open or is_unknown) else None
 
 
-def going(state: State, slot: int, computed: int, step: Step) -> Running | Refusal:
+def request_from(state: State, slot: int, computed: int, step: Step) -> Running | Refusal:
     """Return a running request as it goes on from `computed` tokens, or refuse; all before them is done by then.
 
     With steps in flight it goes on from what it was given slots for, and is told what is done by `settle`.
@@ -217,4 +200,4 @@ def going(state: State, slot: int, computed: int, step: Step) -> Running | Refus
     request, refusal = state.requests[slot], wrong(state, slot, computed, step)
     if refusal or not isinstance(request, Running):
         return refusal or Refusal(Reason.NOT_RUNNING)
-    return request if state.config.added.overlaps else replace(request, settled=computed)
+    return request if state.config.overlaps else replace(request, settled=computed)

@@ -1,4 +1,4 @@
-"""Part one, chapter 13: publication: which blocks become findable, as what, and when.
+"""Part one, chapter 15: publication: which blocks become findable, as what, and when.
 
 Blocks are published with the step that fills them, for engines that run steps in order: whoever hits them computes
 later, or in the same step, in which every layer writes what all tokens need before any of them reads it. A recurrent
@@ -10,15 +10,16 @@ the last step, tokens or keys, is published when the request lets go of its bloc
 from dataclasses import replace
 
 from ..reads import Ahead, Full, Group, Mamba, saved_end
-from .added import end_of, keyed, named
+from .facts import certain, keys_of, recurrent, runs_ahead
 from .hits import useful
+from .keys import end_of, keyed, named
 from .preconditions import awaited
-from .retention import doubled, undoubled
-from .state import NULL, Config, Request, Running, State, certain, keys_of, recurrent, runs_ahead
+from .seam import publish_keys
+from .state import NULL, Config, Request, Running, State
 from .units import ends_in
 
 
-def replaced(state: State, slot: int, request: Request) -> State:
+def put_request(state: State, slot: int, request: Request) -> State:
     """Put a request in its slot."""
     return replace(state, requests=(*state.requests[:slot], request, *state.requests[slot + 1 :]))
 
@@ -39,35 +40,35 @@ def publishable(
     last = tuple(range(looked, count // size)[-1:])
     if not isinstance(group.kind, Mamba):
         return tuple(range(looked, min(count, most) // size))
-    end = saved_end(request.added.saved, group.block_size, count)
+    end = saved_end(request.saved, group.block_size, count)
     is_left = (isinstance(group.kind, Ahead) and stop is not None and end > 0) or count == stop == count // size * size
     left = last if is_left and count // size * size <= most else ()
     is_inside = stop is not None and looked * size < inside <= min(count, most)
     return (inside // size - 1, *left) if is_inside else left
 
 
-def published(state: State, slot: int, count: int, stop: int | None) -> State:
+def publish_count(state: State, slot: int, count: int, stop: int | None) -> State:
     """Publish what `count` tokens filled in each group, after a step that ended at `stop`, group by group (PUB-1).
 
     Blocks that no hit can need are passed over: as candidates they would only outlive useful ones (PUB-2). Tails are
     published if the step has run.
     """
-    after = filled_published(state, slot, count, stop)
-    return after if stop is None else tails_published(after, slot, count)
+    after = publish_blocks(state, slot, count, stop)
+    return after if stop is None else publish_tails(after, slot, count)
 
 
-def filled_published(state: State, slot: int, count: int, stop: int | None, kind: type = object) -> State:
+def publish_blocks(state: State, slot: int, count: int, stop: int | None, kind: type = object) -> State:
     """Publish whole blocks, or the states at their ends, in layers of some kind."""
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or not config.caching:
         return state
-    most, inside = keyed(config.added, request.prefix), request.added.checkpoint
+    most, inside = keyed(config, request.prefix), request.checkpoint
     full = tuple(
         publishable(request, group, at, count if isinstance(group.kind, kind) else 0, stop, most, inside)
         for at, group in enumerate(config.groups)
     )
     keys = tuple(
-        (request.tables[at][entry], named(config.added, at, request.prefix, (entry + 1) * group.block_size))
+        (request.tables[at][entry], named(config, at, request.prefix, (entry + 1) * group.block_size))
         for at, group in enumerate(config.groups)
         for entry in full[at]
         if request.tables[at][entry] != NULL and not is_whole(state, request.tables[at][entry])
@@ -76,38 +77,35 @@ def filled_published(state: State, slot: int, count: int, stop: int | None, kind
     looked = tuple(max((was, *(entry + 1 for entry in one))) for was, one in zip(request.published, full, strict=True))
     if looked == request.published:
         return state
-    after = replaced(replace(state, keys=state.keys + keys), slot, replace(request, published=looked))
-    for block, _ in keys:
-        after = alone(after, block)
-    return after
+    return put_request(publish_keys(state, keys), slot, replace(request, published=looked))
 
 
 def is_whole(state: State, block: int) -> bool:
     """Return whether a block is published as a whole."""
     sizes = tuple(group.block_size for group in state.config.groups)
-    return any(end_of(state.config.added, content) % sizes[content[0]] == 0 for content in keys_of(state, block))
+    return any(end_of(state.config, content) % sizes[content[0]] == 0 for content in keys_of(state, block))
 
 
-def tails_published(state: State, slot: int, count: int) -> State:
+def publish_tails(state: State, slot: int, count: int) -> State:
     """Publish the parts of a request's blocks up to its tails within `count` tokens (UNIT-2).
 
     Recurrent layers have only the tail where the last step stopped, drafts aside. Entries without a block are passed
     over.
     """
     request, config = state.requests[slot], state.config
-    if not isinstance(request, Running) or request.added.is_lost or not due_tails(request, count):
+    if not isinstance(request, Running) or request.is_lost or not due_tails(request, count):
         return state
     parts = (
-        (request.tables[at][end // group.block_size], named(config.added, at, request.prefix, end))
+        (request.tables[at][end // group.block_size], named(config, at, request.prefix, end))
         for end in due_tails(request, count)
         for at, group in enumerate(config.groups)
         if ends_in(config, at, end)
         if is_tail_of(config, request, at, end)
     )
     keys = tuple(part for part in dict.fromkeys(parts) if part[0] != NULL and part not in state.keys)
-    left, ends = (tuple(end for end in each if end > count) for each in (request.added.tails, request.added.end_tails))
-    kept = replace(request, added=replace(request.added, tails=left, end_tails=ends))
-    return replaced(replace(state, keys=state.keys + keys), slot, kept)
+    left, ends = (tuple(end for end in each if end > count) for each in (request.tails, request.end_tails))
+    kept = replace(request, tails=left, end_tails=ends)
+    return put_request(publish_keys(state, keys), slot, kept)
 
 
 def is_tail_of(config: Config, request: Running, at: int, end: int) -> bool:
@@ -115,7 +113,7 @@ def is_tail_of(config: Config, request: Running, at: int, end: int) -> bool:
 
     Beside recurrent layers, those that read everything do in any case; others only where they can be hit with a state.
     """
-    is_hit = not recurrent(config) or (end in request.added.end_tails and holds_state(config, request, end))
+    is_hit = not recurrent(config) or (end in request.end_tails and holds_state(config, request, end))
     return is_hit or isinstance(config.groups[at].kind, Full)
 
 
@@ -124,10 +122,10 @@ def holds_state(config: Config, request: Running, end: int) -> bool:
 
     Where a step ran ahead, it is known only later which entry has which state.
     """
-    return end == certain(request) and not (runs_ahead(config) and request.added.drafts)
+    return end == certain(request) and not (runs_ahead(config) and request.drafts)
 
 
-def due_published(state: State, slot: int, stop: int) -> State:
+def publish_due(state: State, slot: int, stop: int) -> State:
     """Publish what a step that ended at `stop` left to be published once it has run: states, and tails.
 
     Whole blocks of other layers were published with the step, as far as its tokens were known then.
@@ -136,19 +134,12 @@ def due_published(state: State, slot: int, stop: int) -> State:
     if not isinstance(request, Running):
         return state
     count = min(stop, len(request.prefix[1]))
-    return tails_published(filled_published(state, slot, count, stop, Mamba), slot, count)
+    return publish_tails(publish_blocks(state, slot, count, stop, Mamba), slot, count)
 
 
 def due_tails(request: Running, count: int) -> tuple[int, ...]:
     """Return the tails within `count` tokens that are still to be published."""
-    return tuple(end for end in request.added.tails if end <= count)
-
-
-def alone(state: State, block: int) -> State:
-    """Forget the content of a candidate that a block has just been published as: it is free and empty (SHARE-4)."""
-    doubles = doubled(state, state.queue, (block,))
-    left = tuple(other for other in state.queue if other not in doubles)
-    return replace(undoubled(state, doubles), queue=(*doubles, *left)) if doubles else state
+    return tuple(end for end in request.tails if end <= count)
 
 
 def is_private(config: Config, request: Running) -> bool:
@@ -156,10 +147,10 @@ def is_private(config: Config, request: Running) -> bool:
     return any(count > config.max_model_len for count in request.published)
 
 
-def made_private(config: Config, request: Running) -> Running:
+def make_private(config: Config, request: Running) -> Running:
     """Let a request publish nothing more: no entry is left that publication has not passed, and no tail."""
     published = (config.max_model_len + 1,) * len(config.groups)
-    return replace(request, published=published, added=replace(request.added, tails=(), end_tails=()))
+    return replace(request, published=published, tails=(), end_tails=())
 
 
 def is_open(state: State, slot: int) -> bool:
@@ -173,7 +164,7 @@ def stops(config: Config, request: Running) -> bool:
     That is a state at a block's end, after known tokens, its own or one inside.
     """
     end, states = certain(request), tuple(group for group in config.groups if isinstance(group.kind, Mamba))
-    if runs_ahead(config) and request.added.drafts:
+    if runs_ahead(config) and request.drafts:
         return False  # which states they leave is not known before they are settled
     if due_tails(request, request.computed):
         return True
@@ -182,12 +173,12 @@ def stops(config: Config, request: Running) -> bool:
     return is_known and is_left
 
 
-def without(due: tuple[int, ...], slot: int) -> tuple[int, ...]:
+def without_slot(due: tuple[int, ...], slot: int) -> tuple[int, ...]:
     """Strike a slot off the list of those with a state to be published."""
     return tuple(other for other in due if other != slot)
 
 
-def ripened(state: State, slot: int) -> State:
+def publish_due_states(state: State, slot: int) -> State:
     """Publish the state that a request's last step left, now that the step has run (MAMBA-5).
 
     Until then it must not be found: a request that hit it in the same step would read it while it is written. Other
@@ -197,26 +188,26 @@ def ripened(state: State, slot: int) -> State:
     if slot not in state.due or not isinstance(request, Running):
         return state
     stop = certain(request)
-    done = request.settled if state.config.added.overlaps else max(request.settled, stop)
-    run = replaced(replace(state, due=without(state.due, slot)), slot, replace(request, settled=done))
-    return due_published(run, slot, stop)
+    done = request.settled if state.config.overlaps else max(request.settled, stop)
+    run = put_request(replace(state, due=without_slot(state.due, slot)), slot, replace(request, settled=done))
+    return publish_due(run, slot, stop)
 
 
-def stepped_on(state: State, slot: int, publishes: bool, is_delayed: bool) -> State:
+def publish_step(state: State, slot: int, publishes: bool, is_delayed: bool) -> State:
     """Publish what a step fills, if that does not wait; a state that it leaves is due."""
     request = state.requests[slot]
     if not isinstance(request, Running):
         return state
-    delayed = delaying(state, slot, is_delayed)
+    delayed = put_off(state, slot, is_delayed)
     if not publishes:
         return delayed
     ready = replace(delayed, due=(*state.due, slot)) if stops(state.config, request) else delayed
-    return published(ready, slot, request.computed, None)
+    return publish_count(ready, slot, request.computed, None)
 
 
-def delaying(state: State, slot: int, is_delayed: bool) -> State:
+def put_off(state: State, slot: int, is_delayed: bool) -> State:
     """Note whether a request puts off the publication of what it has computed: then it ends without it."""
     request = state.requests[slot]
     if not isinstance(request, Running) or not state.config.caching:
         return state
-    return replaced(state, slot, replace(request, added=replace(request.added, is_delayed=is_delayed)))
+    return put_request(state, slot, replace(request, is_delayed=is_delayed))

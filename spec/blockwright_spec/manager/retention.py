@@ -1,6 +1,6 @@
-"""Part one, chapter 8: retention: in which order candidates go, by what was said of them and by whose they are.
+"""Part one, chapter 25: retention: in which order candidates go, by what was said of them and by whose they are.
 
-For a second reading: without hints and shares, candidates go as they were released. Which free block is taken is open
+Without hints and shares, candidates go as they were released. Which free block is taken is open
 (chapter `choices`), so all of this is about one free choice: the queue stands as blocks were released, and a policy is
 shown it in the order of this chapter. Blocks without content go first; of candidates the lowest rank, and of equal ones
 the least recently used.
@@ -9,21 +9,84 @@ A *tenant* is what has the same extra keys (a cache salt): what is one's is neve
 the tenant whose request holds it or whose content it keeps, so what a tenant holds is part of his share. Whoever takes
 counts the block that he takes, and a candidate goes only while its tenant has more than its floor; where there is no
 such candidate, because running requests hold what is left, the first one goes all the same: shares refuse nobody.
-
-A duplicate costs its tenant nothing: where candidates are told apart, no candidate has the content of another published
-block. As soon as it would, the older one of two candidates, or the one that is free, is forgotten and free without
-content, and the block that stays keeps what was said of both (SHARE-4). With units, one part of a block may be there
-twice and another not: there doubles stay, and each costs its tenant a block.
 """
 
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ..hints import Mark, Wish, kept, merged, rank
-from .added import end_of
+from ..hints import UNSAID, Mark, Wish, kept, rank
+from .chapters import Chapter
+from .facts import held_tables, holders, key, owned, running
 from .hits import holding
-from .outcomes import Done, Outcome, Reason, Refusal
-from .state import NULL, Config, Content, Fence, Running, State, Table, holders, key, owned, running
+from .keys import end_of
+from .marks import Memory, doubles_of, drop_doubles, drop_doubles_of, mark_of_held, memory_of, notes_of, put
+from .outcomes import Done, Outcome, Reason, Refusal, transition
+from .page import Acts
+from .state import NULL, Config, Content, Running, State, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Marking(Chapter):
+    """What tells candidates apart by their marks."""
+
+    def begin(self, state: State) -> State:
+        """Mark no block."""
+        return replace(state, memory=Memory((Mark(),) * state.config.num_blocks))
+
+    def hear(self, state: State, steps: Acts) -> State:
+        """Forget the marks of blocks that are taken or found no more; nothing is left of when held ones go.
+
+        A copy or a fence holds what somebody has let go of, or holds as well: that says nothing.
+        """
+        marks = {act.block: Mark() for act in steps if act.verb in ("take", "forget")}
+        hold = (act for act in steps if act.verb == "hold" and act.place[0] not in ("copies", "fences"))
+        held = {act.block: mark_of_held(state, act) for act in hold}
+        return put(state, marks | held) if marks or held else state
+
+    def order(self, state: State, queue: Table, taker: Hashable, count: int) -> Table:
+        """Return the free blocks by what is remembered of them."""
+        return in_order(state, taker, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention(Marking):
+    """Candidates are told apart by hints and tenants.
+
+    Each of `floors` is a tenant's extra keys and the blocks that are its own; the last `guard` candidates are out of
+    the reach of hints.
+    """
+
+    floors: tuple[tuple[Hashable, int], ...] = ()
+    guard: int = 0
+
+    def hear(self, state: State, steps: Acts) -> State:
+        """Forget the candidates with the content that a block has just been published as, too (SHARE-4)."""
+        state = Marking.hear(self, state, steps)
+        for act in steps:
+            state = drop_doubles_of(state, act.block) if act.verb == "publish" else state
+        return state
+
+    def end(self, config: Config, request: Running, resumes: bool, last: int) -> Wish:
+        """Return what was said of a request."""
+        return notes_of(request).wish
+
+    def release(self, state: State, batch: tuple[Table, ...], order: Table, said: Wish | None) -> State:
+        """Mark the blocks of a request that ends; forget doubles, and guard the last candidates."""
+        state = state if said is None else mark_hints(state, batch, said)
+        held = frozenset(block for table in held_tables(state) for block in table)
+        freed = tuple(block for block in order if block not in held)
+        state = drop_doubles(state, doubles_of(state, freed, held))
+        return guard_last(state, tuple(block for block in freed if key(state, block) is not None))
+
+    def fork(self, request: Running) -> Running:
+        """Nothing was said of a fork."""
+        return replace(request, notes=replace(notes_of(request), wish=UNSAID))
+
+
+def retention_of(config: Config) -> Retention | None:
+    """Return the option of a configuration, if it has it."""
+    return next((each for each in config.chapters if isinstance(each, Retention)), None)
+
 
 Counts = Mapping[Hashable, int]
 """How many blocks each tenant has."""
@@ -55,13 +118,13 @@ def totals(blocks: Collection[tuple[Hashable, int]]) -> Counts:
 
 def ranked(state: State) -> tuple[int, ...]:
     """Return the candidates by rank; of equal rank, as they were released."""
-    candidates = (block for block in state.queue if key(state, block) is not None)
-    return tuple(sorted(candidates, key=lambda block: rank(state.marks[block], state.now)))
+    candidates, known = (block for block in state.queue if key(state, block) is not None), memory_of(state)
+    return tuple(sorted(candidates, key=lambda block: rank(known.marks[block], known.now)))
 
 
 def in_order(state: State, taker: Hashable, count: int) -> tuple[int, ...]:
     """Return the queue with the blocks in front that are taken for a tenant, `count` of them, in their order."""
-    if not state.marks:
+    if not memory_of(state).marks:
         return state.queue
     bare = tuple(block for block in state.queue if key(state, block) is None)
     counts = counted(state)
@@ -84,7 +147,8 @@ def victims(state: State, candidates: Table, counts: Counts, taker: Hashable, co
 
 def floors_of(config: Config) -> Counts:
     """Return the floors of the tenants that have one."""
-    return dict(config.added.floors)
+    option = retention_of(config)
+    return dict(option.floors) if option else {}
 
 
 def is_over(counts: Counts, floors: Counts, tenant: Hashable) -> bool:
@@ -92,53 +156,25 @@ def is_over(counts: Counts, floors: Counts, tenant: Hashable) -> bool:
     return counts[tenant] > floors.get(tenant, 0)
 
 
-def put(state: State, marks: Mapping[int, Mark]) -> State:
-    """Replace the marks of some blocks."""
-    return replace(state, marks=tuple(marks.get(block, mark) for block, mark in enumerate(state.marks)))
-
-
-def marked(state: State, fence: Fence) -> State:
+def mark_hints(state: State, tables: tuple[Table, ...], wish: Wish) -> State:
     """Mark the blocks that a request lets go of, by what was said of it; nothing that is still held goes first.
 
     Entry by entry from the last one: a block goes first only if the one behind it does and has no duplicate, and if
     nothing else has ever followed it, so that no block goes before its cached extension (POLICY-1).
     """
-    wish = fence.wish
-    for at, table in enumerate(fence.tables if state.config.added.retains else ()):
+    now = memory_of(state).now
+    for at, table in enumerate(tables):
         size, behind, goes = state.config.groups[at].block_size, None, True
         for block in reversed(table):
             content = key(state, block)
             if content is None:
                 continue
-            start, mark = (end_of(state.config.added, content) - 1) // size * size, state.marks[block]
+            start, mark = (end_of(state.config, content) - 1) // size * size, memory_of(state).marks[block]
             nexts = following(content, behind, size)
             seen, is_free = mark.nexts | nexts, holders(state, block) == 0
             goes = (goes or not nexts) and wish.first is not None and start >= wish.first and is_free and seen == nexts
-            state = put(state, {block: replace(kept(mark, start, wish, state.now), first=goes, nexts=seen)})
+            state = put(state, {block: replace(kept(mark, start, wish, now), first=goes, nexts=seen)})
             behind, goes = content, goes and holding(state, content) == (block,)
-    return state
-
-
-def duplicates(state: State, block: int) -> Table:
-    """Return the other blocks with the content of a published one."""
-    return tuple(other for other, content in state.keys if other != block and content == key(state, block))
-
-
-def doubled(state: State, blocks: Table, stay: Collection[int]) -> Table:
-    """Return those of some blocks that have the content of one that stays, or of a later one of them (SHARE-4)."""
-    keeps = not state.config.added.retains or state.config.added.unit
-    pairs = ((block, {*duplicates(state, block)} & {*stay, *blocks[at + 1 :]}) for at, block in enumerate(blocks))
-    return () if keeps else tuple(block for block, others in pairs if others)
-
-
-def undoubled(state: State, doubles: Table) -> State:
-    """Forget what some blocks hold that others hold too; those keep what was said of both."""
-    for block in doubles:
-        mark, marks = state.marks[block], {other: state.marks[other] for other in duplicates(state, block)}
-        said = {other: merged(own, mark, state.now) for other, own in marks.items()}
-        keys = tuple(each for each in state.keys if each[0] != block)
-        contents = tuple(None if at == block else content for at, content in enumerate(state.contents))
-        state = put(replace(state, keys=keys, contents=contents), {**said, block: Mark()})
     return state
 
 
@@ -147,23 +183,18 @@ def following(content: Content, behind: Content | None, size: int) -> frozenset[
     return frozenset({behind} if behind and 0 < len(behind[1][1]) - len(content[1][1]) <= size else ())
 
 
-def guarded(state: State, released: Table) -> State:
+def guard_last(state: State, released: Table) -> State:
     """Have the last candidates out of the reach of hints: the last `guard` of those released (HINT-3)."""
-    if not state.config.added.retains:
+    option, marks = retention_of(state.config), memory_of(state).marks
+    if option is None:
         return state
-    fresh = tuple(block for block in released if not state.marks[block].passing)
-    recent = tuple(block for block in state.queue if state.marks[block].recent or block in fresh)
-    last = recent[-state.config.added.guard :] if state.config.added.guard else ()
-    changed = {block: replace(state.marks[block], recent=block in last) for block in recent}
-    return put(state, changed)
+    fresh = tuple(block for block in released if not marks[block].passing)
+    recent = tuple(block for block in state.queue if marks[block].recent and block not in fresh) + fresh
+    last = recent[-option.guard :] if option.guard else ()
+    return put(state, {block: replace(marks[block], recent=block in last) for block in recent})
 
 
-def held_again(state: State, blocks: frozenset[int]) -> State:
-    """Note that candidates are held again: nothing that was said of when they go counts any more."""
-    marks = ((block, state.marks[block]) for block in blocks if state.marks)
-    return put(state, {at: Mark(old.priority, old.until, asked=old.asked, nexts=old.nexts) for at, old in marks})
-
-
+@transition
 def retain(state: State, slot: int, tokens: int, priority: int, until: int) -> Outcome:
     """Ask that the first tokens of a running request be kept with a priority until a time: ``retain``.
 
@@ -175,13 +206,15 @@ def retain(state: State, slot: int, tokens: int, priority: int, until: int) -> O
         return Refusal(Reason.NOT_RUNNING)
     if tokens < 0 or priority < 1:
         return Refusal(Reason.NEGATIVE)
-    if until <= state.now:
+    if until <= memory_of(state).now:
         return Refusal(Reason.PAST)
     # EFFECT
-    return wished(state, slot, request, replace(request.added.wish, tokens=tokens, priority=priority, until=until))
+    wish = replace(notes_of(request).wish, tokens=tokens, priority=priority, until=until)
+    return put_wish(state, slot, request, wish)
     # SAME: all but what was said of this request (HINT-1).
 
 
+@transition
 def release_prefix(state: State, slot: int, first: int) -> Outcome:
     """Ask that a running request's blocks from a token on go first, once it lets go of them: ``release_prefix``."""
     # REFUSE
@@ -191,21 +224,22 @@ def release_prefix(state: State, slot: int, first: int) -> Outcome:
     if first < 0:
         return Refusal(Reason.NEGATIVE)
     # EFFECT
-    return wished(state, slot, request, replace(request.added.wish, first=first))
+    return put_wish(state, slot, request, replace(notes_of(request).wish, first=first))
     # SAME: all but what was said of this request (HINT-1).
 
 
-def wished(state: State, slot: int, request: Running, wish: Wish) -> Outcome:
+def put_wish(state: State, slot: int, request: Running, wish: Wish) -> Outcome:
     """Note what was said of a request."""
-    said = replace(request, added=replace(request.added, wish=wish))
+    said = replace(request, notes=replace(notes_of(request), wish=wish))
     return Done(replace(state, requests=(*state.requests[:slot], said, *state.requests[slot + 1 :])))
 
 
+@transition
 def advance(state: State, now: int) -> Outcome:
     """Report what time it is: ``advance_time`` (HINT-2)."""
     # REFUSE
-    if now < state.now:
+    if now < memory_of(state).now:
         return Refusal(Reason.PAST)
     # EFFECT
-    return Done(replace(state, now=now))
+    return Done(replace(state, memory=replace(memory_of(state), now=now)))
     # SAME: everything else.

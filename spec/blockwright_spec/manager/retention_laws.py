@@ -15,30 +15,44 @@ from dataclasses import replace
 
 from ..hints import PLAIN, Mark, Wish, rank
 from ..reads import Full, Prefix, cut
+from .facts import key, sharers
 from .hits import found
-from .keeping import lacks_passing, serve_passing, spares_of
+from .keeping import keeping_of, lacks_passing, serve_passing, spares_of
 from .lru import LRU
+from .marks import memory_of, notes_of
 from .outcomes import Done, Step
 from .plans import plan_growth
-from .retention import counted, floors_of, guarded, held_by_tenants, in_order, is_over, tenant_of, totals
-from .state import Config, Running, State, Waiting, initial, key, sharers
+from .retention import (
+    Retention,
+    counted,
+    floors_of,
+    guard_last,
+    held_by_tenants,
+    in_order,
+    is_over,
+    retention_of,
+    tenant_of,
+    totals,
+)
+from .state import Config, Running, State, Waiting, initial
 from .step_laws import taken
 
 
 def unhinted(state: State) -> State:
     """Return a state as if nothing had ever been said in it."""
     requests = tuple(
-        replace(each, added=replace(each.added, wish=Wish())) if isinstance(each, Running) else each
+        replace(each, notes=replace(notes_of(each), wish=Wish())) if isinstance(each, Running) else each
         for each in state.requests
     )
-    return replace(state, requests=requests, marks=(Mark(),) * len(state.marks))
+    known = memory_of(state)
+    return replace(state, requests=requests, memory=replace(known, marks=(Mark(),) * len(known.marks)))
 
 
 def law_hints_change_no_answer(state: State) -> bool:
     """HINT-1: hints change no hit, no plan and no table: they only choose among free blocks."""
-    bare = unhinted(state)
+    bare, caches = unhinted(state), state.config.caching
     return all(
-        found(state, each.prefix, LRU) == found(bare, each.prefix, LRU)
+        (not caches or found(state, each.prefix, LRU) == found(bare, each.prefix, LRU))
         and (isinstance(each, Waiting) or answer(state, slot, each) == answer(bare, slot, each))
         for slot, each in enumerate(state.requests)
         if isinstance(each, Running | Waiting)
@@ -47,19 +61,20 @@ def law_hints_change_no_answer(state: State) -> bool:
 
 def answer(state: State, slot: int, request: Running) -> object:
     """Return the plan of a request's next token."""
-    return plan_growth(state, slot, request.written if state.config.added.overlaps else request.computed, Step(1))
+    return plan_growth(state, slot, request.written if state.config.overlaps else request.computed, Step(1))
 
 
 def lapsed(state: State) -> State:
     """Return a state as if what is over had never been said."""
-    marks = tuple(replace(mark, priority=0, until=0) if mark.until <= state.now else mark for mark in state.marks)
-    return replace(state, marks=marks)
+    known = memory_of(state)
+    marks = (replace(mark, priority=0, until=0) if mark.until <= known.now else mark for mark in known.marks)
+    return replace(state, memory=replace(known, marks=tuple(marks)))
 
 
 def law_hints_end(before: State, done: Done) -> bool:
     """HINT-2: blocks go by what counts of them now: after its time, and of what was there before, nothing does."""
-    blocks, added = taken(done), before.config.added
-    if added.floors or not added.retains or not set(blocks) <= set(before.queue):
+    blocks, option = taken(done), retention_of(before.config)
+    if option is None or option.floors or not set(blocks) <= set(before.queue):
         return True
     own = frozenset(before.queue) & {*done.state.queue, *blocks}  # no hit has adopted them
     now = unguarded(lapsed(before), done)
@@ -69,13 +84,13 @@ def law_hints_end(before: State, done: Done) -> bool:
 def unguarded(before: State, done: Done) -> State:
     """Return a state with the candidates that a step lets go of: they push others out of the guard (HINT-3)."""
     after, free = done.state, frozenset(done.state.queue) - frozenset(before.queue)
-    fresh = tuple({block for block, _ in after.keys if block in free and not after.marks[block].passing})
-    return guarded(replace(before, queue=before.queue + fresh), fresh)
+    fresh = tuple({block for block, _ in after.keys if block in free and not memory_of(after).marks[block].passing})
+    return guard_last(replace(before, queue=before.queue + fresh), fresh)
 
 
 def law_floors_fit(state: State) -> bool:
     """SHARE-1: floors sum to no more than the pool."""
-    return sum(floor for _, floor in state.config.added.floors) <= state.config.num_blocks - 1
+    return sum(floors_of(state.config).values()) <= state.config.num_blocks - 1
 
 
 def law_share_is_left(before: State, done: Done) -> bool:
@@ -125,8 +140,8 @@ def law_free_block_can_be_taken(state: State) -> bool:
 
 def law_passing_go_first(before: State, done: Done) -> bool:
     """POLICY-4: an ordinary candidate goes only if few passing ones are free, and all of them were let go of later."""
-    added, after = before.config.added, done.state
-    if not added.keeps or added.floors:
+    after = done.state
+    if keeping_of(before.config) is None or floors_of(before.config):
         return True
     now, left = unguarded(before, done), frozenset(block for block in after.queue if is_free_to_pass(after, block))
     gone = tuple(at for at, block in enumerate(before.queue) if block in taken(done) and is_ordinary(now, block))
@@ -141,8 +156,9 @@ def law_spares_are_learned(before: State, done: Done) -> bool:
     spared, and no more passing blocks than that.
     """
     after, begun = done.state, zip(before.requests, done.state.requests, strict=True)
-    if after.config.added.learns is None:
-        return after.share == before.share
+    option, (old_share, new_share) = keeping_of(after.config), (memory_of(each).share for each in (before, after))
+    if option is None or option.parts is None:
+        return new_share == old_share
     admitted = tuple((old, new) for old, new in begun if isinstance(new, Running) and not isinstance(old, Running))
     waited = tuple(
         each
@@ -151,33 +167,35 @@ def law_spares_are_learned(before: State, done: Done) -> bool:
         if isinstance(each, Waiting)
     )
     shows = any(lacks_passing(before, each) or serve_passing(before, each.hit.tables) for each in waited)
-    is_small = sum(mark.spared for mark in after.marks) <= spares_of(after) <= after.config.num_blocks // 4
-    return is_small and (shows or after.share == before.share or (bool(waited) and after.share < before.share))
+    is_small = sum(mark.spared for mark in memory_of(after).marks) <= spares_of(after) <= after.config.num_blocks // 4
+    return is_small and (shows or new_share == old_share or (bool(waited) and new_share < old_share))
 
 
 def is_ordinary(state: State, block: int) -> bool:
     """Return whether a free block is a candidate that is not passing, and that no hint sends first."""
-    mark = state.marks[block] if state.marks else Mark()
-    return key(state, block) is not None and not mark.passing and rank(mark, state.now) >= PLAIN
+    known = memory_of(state)
+    mark = known.marks[block] if known.marks else Mark()
+    return key(state, block) is not None and not mark.passing and rank(mark, known.now) >= PLAIN
 
 
 def is_free_to_pass(state: State, block: int) -> bool:
     """Return whether a free block is passing and has no hint to keep it."""
-    return state.marks[block].passing and rank(state.marks[block], state.now) <= PLAIN
+    known = memory_of(state)
+    return known.marks[block].passing and rank(known.marks[block], known.now) <= PLAIN
 
 
 def law_full_is_ordinary(state: State) -> bool:
     """POLICY-5: only published blocks are passing, and none of a layer that reads all earlier tokens."""
     may = {block for block, (at, _) in state.keys if not isinstance(state.config.groups[at].kind, Full)}
-    return may.issuperset(block for block, mark in enumerate(state.marks) if mark.passing)
+    return may.issuperset(block for block, mark in enumerate(memory_of(state).marks) if mark.passing)
 
 
 def law_candidate_is_single(state: State) -> bool:
     """SHARE-4: where candidates are told apart, and hits end with blocks, no candidate has another block's content."""
     contents = tuple(content for _, content in state.keys)
     kept = (content for block, content in state.keys if block in state.queue)
-    added = state.config.added
-    return not added.retains or added.unit > 0 or all(contents.count(content) == 1 for content in kept)
+    is_single = retention_of(state.config) is not None and not state.config.unit
+    return not is_single or all(contents.count(content) == 1 for content in kept)
 
 
 def leaves_floors(state: State) -> bool:
@@ -192,8 +210,8 @@ def leaves_floors(state: State) -> bool:
 
 def alone(config: Config, num_blocks: int) -> State:
     """Return a new manager of plain LRU over a pool of that many blocks, to compare the hits of a history with."""
-    plain = replace(config.added, retains=False, floors=(), guard=0)
-    return initial(replace(config, num_blocks=num_blocks + 1, added=plain), 1)
+    plain = tuple(each for each in config.chapters if not isinstance(each, Retention))
+    return initial(replace(config, num_blocks=num_blocks + 1, chapters=plain), 1)
 
 
 def law_share_is_as_if_alone(together: State, apart: State, prefix: Prefix) -> bool:

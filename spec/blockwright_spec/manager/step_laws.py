@@ -1,27 +1,13 @@
-"""Part one, chapter 19: the laws of steps, given the state before a step that happened and its outcome."""
+"""Part one, chapter 22: the laws of steps, given the state before a step that happened and its outcome."""
 
 from ..reads import Mamba, writes
 from .effects import target
-from .ending import cut_off
+from .facts import covers, holders, keys_of, running, sharers, span
 from .lease import lease
 from .outcomes import Done
-from .state import (
-    NULL,
-    Config,
-    Content,
-    Copy,
-    Request,
-    Running,
-    State,
-    Table,
-    covers,
-    holders,
-    keys_of,
-    running,
-    sharers,
-    span,
-)
+from .state import NULL, Config, Content, Request, Running, State, Table
 from .table_laws import held
+from .told import copies, cut_off, dropped, evicted, exchanged, folded, forgets, given_up, num_saved, outgrown, saving
 from .units import is_before
 
 
@@ -31,7 +17,7 @@ def law_table_is_append_only(before: State, done: Done) -> bool:
     both = tuple((old, new) for old, new in pairs if isinstance(new, Running))
     changed = tuple((old, new) for old, new in both if isinstance(old, Running) and old.tables != new.tables)
     is_joined = any(not isinstance(old, Running) for old, _ in both)
-    return bool(changed or is_joined or len(copies(done)) == done.saved) and all(
+    return bool(changed or is_joined or len(copies(done)) == num_saved(done)) and all(
         table == table_after(old.tables[at], done, at) for old, new in changed for at, table in enumerate(new.tables)
     )
 
@@ -42,22 +28,9 @@ def table_after(table: Table, done: Done, at: int) -> Table:
     new = done.new[at] if done.new else ()
     target = next((block for group, _, block in copies(done) if group == at), NULL)
     entry = done.copied[at] if done.copied else None
-    if done.left:
-        return cut_off(done.state.config.groups[at], table, done.left[at])
-    first = {place: block for group, place, _, block in done.folded if group == at}
-    kept = (NULL if e in gone else target if e == entry else first.get(e, block) for e, block in enumerate(table))
-    return (*kept, *new)
-
-
-def copies(done: Done) -> tuple[Copy, ...]:
-    """Return the copies that a step asked for: the last ones, of each entry that it copied and each state it saved."""
-    count = sum(entry is not None for entry in done.copied) + done.saved
-    return done.state.copies[len(done.state.copies) - count :]
-
-
-def saving(done: Done) -> tuple[Copy, ...]:
-    """Return those of the copies that were made of states which the step writes over (UNIT-7)."""
-    return copies(done)[len(copies(done)) - done.saved :]
+    other, cut = {place: now for group, place, _, now in exchanged(done) if group == at}, dropped(done, at)
+    kept = ((e, NULL if e in gone else target if e == entry else other.get(e, old)) for e, old in enumerate(table))
+    return (*(block for e, block in kept if e not in cut), *new)
 
 
 def taken(done: Done) -> tuple[int, ...]:
@@ -68,7 +41,7 @@ def taken(done: Done) -> tuple[int, ...]:
 
 def taken_at_most(done: Done) -> tuple[int, ...]:
     """Return the blocks a step took, in order, and all states of drafts: those held before have no key (WRITE-1)."""
-    tables = tuple(table for request in running(done.state) for table in request.added.states)
+    tables = tuple(table for request in running(done.state) for table in request.states)
     return taken(done) + tuple(block for table in tables for block in table)
 
 
@@ -79,17 +52,18 @@ def law_taking_drops_its_key(before: State, done: Done) -> bool:
     loses those of what it writes over (UNIT-8). What is given up, or folded, loses its own too.
     """
     gone, kept = taken_at_most(done), frozenset(content for _, content in done.state.keys)
-    over = written_over(before, done)
+    over, lost, own = written_over(before, done), given_up(done), {block for _, _, block, _ in folded(done)}
+    forgot = {(act.block, act.content) for act in forgets(done)}
     rest = tuple(
         published
         for published in before.keys
         if published[0] not in gone
         if published[1] not in done.forgot
-        if published not in done.given_up
-        if published[0] not in done.outgrown
-        if published in done.state.keys or published[0] not in {own for *_, own, _ in done.folded}
+        if published not in lost
+        if published[0] not in outgrown(before, done)
+        if published in done.state.keys or published[0] not in own
         if published not in over
-        if published in done.state.keys or not (before.config.added.retains and published[1] in kept)
+        if published in done.state.keys or not (published in forgot and published[1] in kept)
     )
     return done.state.keys[: len(rest)] == rest or (
         not done.state.keys and not any(held(before)) and {*before.queue} == {*done.state.queue}
@@ -100,7 +74,7 @@ def written_over(before: State, done: Done) -> tuple[tuple[int, Content], ...]:
     """Return what could be found in blocks of its hit that a newcomer writes over, and is there no more (UNIT-8)."""
     pairs = zip(before.requests, done.state.requests, strict=True)
     begin = next((new.settled for old, new in pairs if isinstance(new, Running) and not isinstance(old, Running)), 0)
-    keys = ((block, content) for block in done.cut_off for content in keys_of(before, block))
+    keys = ((block, content) for block in cut_off(before, done) for content in keys_of(before, block))
     return tuple((block, content) for block, content in keys if not is_before(before, content, begin))
 
 
@@ -130,7 +104,7 @@ def law_evicted_is_lost(before: State, done: Done) -> bool:
     left = {content for block, content in before.keys if (block, content) not in gone}
     last = {content: block for block, content in gone}
     lost = ((block, content) for block, content in gone if last[content] == block)
-    return done.evicted == tuple((block, content) for block, content in lost if content not in left)
+    return evicted(before, done) == tuple((block, content) for block, content in lost if content not in left)
 
 
 def law_plan_is_taken(before: State, done: Done) -> bool:
@@ -148,7 +122,7 @@ def law_writer_is_alone(before: State, done: Done) -> bool:
         for old, new in zip(before.requests, done.state.requests, strict=True)
         if isinstance(new, Running) and new is not old
         for at, group in enumerate(config.groups)
-        for place in writes(group.kind, begun(old, new, config.added.overlaps), new.computed)
+        for place in writes(group.kind, begun(old, new, config.overlaps), new.computed)
     )
 
 

@@ -1,12 +1,14 @@
-"""Part one, chapter 18: the laws of block tables: what they must hold for the next token, and what they must not."""
+"""Part one, chapter 20: the laws of block tables: what they must hold for the next token, and what they must not."""
 
 from collections.abc import Iterator
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, cut, dead, drafts_beside, drafts_within, positions, reads, shows
-from .added import end_of, named
+from .facts import covers, key, keys_of, owned, resumed, running, sharers, span
 from .hits import useful
+from .keys import end_of, named
+from .outcomes import given
 from .publication import is_private
-from .state import NULL, Running, State, Table, covers, key, keys_of, owned, resumed, running, sharers, span
+from .state import NULL, Running, State, Table
 from .units import upto
 
 
@@ -42,7 +44,7 @@ def law_reads_are_there(state: State) -> bool:
             for block in serving(state, request, at, position)
         )
         for request, at, group, _ in tables(state)
-        if not request.added.is_lost
+        if not request.is_lost
         for position in reads(group.kind, following(state, request))
         if position < request.computed
     )
@@ -50,15 +52,15 @@ def law_reads_are_there(state: State) -> bool:
 
 def following(state: State, request: Running) -> int:
     """Return the next token of a request: it goes on from what was said to be done or is being loaded, known or not."""
-    if request.added.loading:
-        return resumed(request.prefix, request.written + request.added.loading)
-    return request.written if state.config.added.overlaps else max(request.computed, request.settled)
+    if request.loading:
+        return resumed(request.prefix, request.written + request.loading)
+    return request.written if state.config.overlaps else max(request.computed, request.settled)
 
 
 def serving(state: State, request: Running, at: int, position: int) -> Table:
     """Return the blocks where a position may be read: its entry's, and those for states of drafts (MAMBA-3)."""
     entry = position // span(state.config, state.config.groups[at])
-    states = request.added.states
+    states = request.states
     return request.tables[at][entry : entry + 1] + (states[at] if states else ())
 
 
@@ -86,7 +88,7 @@ def jumped(state: State, request: Running, group: Group, entry: int) -> bool:
     if not isinstance(group.kind, Mamba):
         return False
     end = given(request, group)
-    stops = {end - 1} if drafts_beside(group.kind) or request.added.is_inside else {end - 1, request.trimmed - 1}
+    stops = {end - 1} if drafts_beside(group.kind) or request.is_inside else {end - 1, request.trimmed - 1}
     covered = covers(state.config, group, end)
     return not stops & set(positions(span(state.config, group), entry)) and entry < covered
 
@@ -100,9 +102,9 @@ def law_written_is_unshared(state: State) -> bool:
     size = spans(state)
     own = tuple(not isinstance(group.kind, Cross) for group in state.config.groups)
     unwritten = (each for each in held(state) if own[each[1]] and (each[2] + 1) * size[each[1]] > each[0].computed)
-    states = (block for request in running(state) for blocks in request.added.states for block in blocks)
+    states = (block for request in running(state) for blocks in request.states for block in blocks)
     return all(sharers(state, block) == 1 and key(state, block) is None for block in states) and all(
-        all(end_of(state.config.added, content) <= request.computed for content in keys_of(state, block))
+        all(end_of(state.config, content) <= request.computed for content in keys_of(state, block))
         and (sharers(state, block) == 1 or state.contents[block] == (at, cut(request.prefix, request.computed)))
         for request, at, _, block in unwritten
     )
@@ -114,8 +116,8 @@ def law_full_is_published(state: State) -> bool:
     config, size = state.config, tuple(group.block_size for group in state.config.groups)
     recurrent = tuple(isinstance(group.kind, Mamba) for group in config.groups)
     return all(
-        tuple(upto(each, end) for each in keys_of(state, block) if end_of(config.added, each) == end)
-        == ((upto(named(config.added, at, request.prefix, end), end),) if useful(config, at, entry) else ())
+        tuple(upto(each, end) for each in keys_of(state, block) if end_of(config, each) == end)
+        == ((upto(named(config, at, request.prefix, end), end),) if useful(config, at, entry) else ())
         for request, at, entry, block in held(state)
         for end in ((entry + 1) * size[at],)
         if not is_private(config, request)
@@ -135,12 +137,6 @@ def law_table_covers(state: State) -> bool:
     )
 
 
-def given(request: Running, group: Group) -> int:
-    """Count the slots that a table covers: drafts have states of their own (MAMBA-3)."""
-    is_beside = isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead)
-    return request.written + request.added.loading - (request.added.drafts if is_beside else 0)
-
-
 def law_table_is_distinct(state: State) -> bool:
     """TABLE-2: a request holds no block twice, in whichever groups."""
     blocks = (
@@ -151,7 +147,7 @@ def law_table_is_distinct(state: State) -> bool:
 
 def computing(state: State) -> tuple[Running, ...]:
     """Return the requests that run and do not wait for a load."""
-    return tuple(request for request in running(state) if request.added.loading == 0)
+    return tuple(request for request in running(state) if request.loading == 0)
 
 
 def common_prefix_blocks(state: State, slot: int, group: int, num_running: int) -> int:
@@ -161,7 +157,7 @@ def common_prefix_blocks(state: State, slot: int, group: int, num_running: int) 
     """
     request, others = state.requests[slot], computing(state)
     is_full = isinstance(state.config.groups[group].kind, Full)
-    if not isinstance(request, Running) or request.added.loading or not is_full:
+    if not isinstance(request, Running) or request.loading or not is_full:
         return 0
     same = (sum(block in other.tables[group] for other in others) == num_running for block in request.tables[group])
     return (*same, False).index(False)
@@ -186,8 +182,8 @@ def law_states_are_two(state: State) -> bool:
     With steps in flight there are more, until they are settled, and in a layer that runs ahead (MAMBA-6). A checkpoint
     is one more, until it is published or given up and the next step has begun (MAMBA-7).
     """
-    return state.config.added.overlaps or all(
-        len(table) - table.count(NULL) <= 2 + (request.added.checkpoint > 0)
+    return state.config.overlaps or all(
+        len(table) - table.count(NULL) <= 2 + (request.checkpoint > 0)
         for request, _, group, table in tables(state)
         if isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead)
     )
@@ -208,12 +204,12 @@ def law_counts_are_ordered(state: State) -> bool:
     Tokens may be said to be done before they are known; once they are, they count as computed.
     """
     return all(
-        0 <= request.trimmed <= request.settled + request.added.loading
+        0 <= request.trimmed <= request.settled + request.loading
         and request.settled <= request.written
         and min(request.settled, len(request.prefix[1])) <= request.computed
         and request.computed <= min(request.written, len(request.prefix[1]))
         and (is_private(state.config, request) or request.published[at] * group.block_size <= request.computed)
-        and request.written + request.added.loading <= state.config.max_model_len
+        and request.written + request.loading <= state.config.max_model_len
         for request, at, group, _ in tables(state)
     )
 
@@ -234,12 +230,12 @@ def law_state_found_has_run(state: State) -> bool:
 
 def is_found(state: State, block: int, run: int) -> bool:
     """Return whether a block is published as more than `run` tokens."""
-    return any(end_of(state.config.added, content) > run for content in keys_of(state, block))
+    return any(end_of(state.config, content) > run for content in keys_of(state, block))
 
 
 def has_run(state: State, slot: int, request: Running) -> int:
     """Count the tokens of a request that are computed before the step that slots are given in now."""
-    if not state.config.added.overlaps:
+    if not state.config.overlaps:
         return request.settled
     opened = (flight.start for step in state.flights[-1:] for flight in step if flight.slot == slot)
     return next(opened, request.written)

@@ -1,4 +1,4 @@
-"""Part one, chapter 16: the transitions, one for each call that an engine makes.
+"""Part one, chapter 18: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
 the model run in the order of the calls, so that tokens count as written by the call that gives them slots.
@@ -6,36 +6,38 @@ the model run in the order of the calls, so that tokens count as written by the 
 
 from dataclasses import replace
 
-from ..hints import Mark
 from ..reads import Prefix
+from .chapters import said_of
 from .choices import Choice, legal_order, legal_serving
-from .effects import requeued, serve, written
-from .ending import vacated
+from .effects import enqueue, serve, write_tokens
+from .ending import release_all
+from .facts import certain, held_tables, runs_ahead
 from .hits import found, holding, served
-from .keeping import learned, leaving
-from .lease import heard
-from .outcomes import Done, Outcome, Reason, Refusal, Step
-from .plans import let_go, nulled, stands, trimmed_tables
-from .preconditions import cut_for_load, going, kept_inside, starting, trim_end, wrong
-from .publication import delaying, is_open, published, replaced, stops, without
-from .retention import in_order
-from .state import NULL, Absent, Hit, Running, State, Waiting, certain, held_tables, runs_ahead
-from .units import remembered
+from .lease import catch_up
+from .outcomes import Done, Outcome, Reason, Refusal, Step, transition
+from .page import nulls
+from .plans import let_go, nulled_entries, stands, trim_tables
+from .preconditions import cut_for_load, kept_inside, request_from, start_of, trim_end, wrong
+from .publication import is_open, publish_count, put_off, put_request, stops, without_slot
+from .seam import forget_keys, note
+from .state import NULL, Absent, Hit, Running, State, Waiting
 
 Ask = tuple[int, int, Step]
 """One request of a batch: its slot, its computed tokens, and the step."""
 
 
+@transition
 def arrive(state: State, slot: int, prefix: Prefix) -> Outcome:
     """Make a request known by its extra keys and prompt: ``Request(...)``."""
     # REFUSE
     if not isinstance(state.requests[slot], Absent):
         return Refusal(Reason.NOT_WAITING)
     # EFFECT
-    return Done(replaced(state, slot, Waiting(prefix)))
+    return Done(put_request(state, slot, Waiting(prefix)))
     # SAME: blocks, queue, keys.
 
 
+@transition
 def find(state: State, slot: int, choice: Choice, most: int | None = None) -> Outcome:
     """Look up the longest hit of a waiting request, of at most some tokens: ``get_computed_blocks`` (HIT-1, HIT-4)."""
     # REFUSE
@@ -47,34 +49,38 @@ def find(state: State, slot: int, choice: Choice, most: int | None = None) -> Ou
     if not all(legal_serving(holding(state, content), block) for block, content in served(hit, request.prefix, state)):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
-    return Done(replaced(state, slot, Waiting(request.prefix, hit)))
+    return Done(put_request(state, slot, Waiting(request.prefix, hit)))
     # SAME: blocks, queue (a lookup protects nothing), keys.
 
 
+@transition
 def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outcome:
     """Start a waiting request on the blocks of its hit: ``allocate_slots`` with a hit (HIT-1, READ-1)."""
     # REFUSE
-    start = starting(state, slot, hit, step)
+    start = start_of(state, slot, hit, step)
     if isinstance(start, Refusal):
         return start
     # CHOOSE, EFFECT
     own, step = cut_for_load(state.config, hit, step)
-    return serve(remembered(learned(state, slot, own), start.prefix), slot, start, own.length, step, choice)
+    for chapter in state.config.chapters:
+        state = chapter.admit(state, slot, own)
+    return serve(state, slot, start, own.length, step, choice)
     # SAME: as in `serve`.
 
 
+@transition
 def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> Outcome:
     """Return a running request slots for its next tokens: ``allocate_slots`` (READ-1, TRIM-1, WRITE-1).
 
     The engine says so that `computed` tokens are done, drafts among them that hold.
     """
     # REFUSE
-    told = heard(state, slot, computed)
-    start = going(told, slot, computed, step)
+    told = catch_up(state, slot, computed)
+    start = request_from(told, slot, computed, step)
     if isinstance(start, Refusal):
         return start
     # CHOOSE, EFFECT
-    return serve(believed(told, slot, start), slot, start, computed, step, choice)
+    return serve(with_settled(told, slot, start), slot, start, computed, step, choice)
     # SAME: as in `serve`.
 
 
@@ -86,33 +92,34 @@ def grow_each(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[tupl
     # REFUSE
     if len({slot for slot, _, _ in asks}) < len(asks):
         return (), Refusal(Reason.REPEATED)
-    if refusal := next((each for ask in asks if (each := wrong(heard(state, *ask[:2]), *ask))), None):
+    if refusal := next((each for ask in asks if (each := wrong(catch_up(state, *ask[:2]), *ask))), None):
         return (), refusal
     # CHOOSE, EFFECT
-    return grown_in_turn(state, asks, choice)
+    return grow_in_turn(state, asks, choice)
     # SAME: as in `serve`, for each request.
 
 
-def grown_in_turn(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[tuple[Done, ...], Refusal | None]:
+def grow_in_turn(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[tuple[Done, ...], Refusal | None]:
     """Grow the first of the requests, and the others after it."""
     if not asks:
         return (), None
     outcome = grow(state, *asks[0], choice)
     if isinstance(outcome, Refusal):
         return (), outcome
-    rest, refusal = grown_in_turn(outcome.state, asks[1:], choice)
+    rest, refusal = grow_in_turn(outcome.state, asks[1:], choice)
     return (outcome, *rest), refusal
 
 
-def believed(state: State, slot: int, request: Running) -> State:
+def with_settled(state: State, slot: int, request: Running) -> State:
     """Put in its slot a request of which more was said to be settled: what is known of that stands in its blocks.
 
     What is not known yet is written as it becomes known (READ-1).
     """
     known = min(max(request.computed, request.settled), len(request.prefix[1]))
-    return written(state, slot, replace(request, computed=known), request.computed)
+    return write_tokens(state, slot, replace(request, computed=known), request.computed)
 
 
+@transition
 def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: int = 0) -> Outcome:
     """Append tokens to a running request; the first `accepted` were drafts, computed by the step before.
 
@@ -125,16 +132,17 @@ def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: in
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
     drafts = request.written - request.computed if request.computed == len(request.prefix[1]) else 0
-    if accepted > min(len(tokens), 0 if state.config.added.overlaps else drafts):
+    if accepted > min(len(tokens), 0 if state.config.overlaps else drafts):
         return Refusal(Reason.UNWRITTEN)
     # EFFECT
     longer = request.prefix[0], request.prefix[1] + tokens
-    known = request.written if state.config.added.overlaps else max(request.computed + accepted, request.settled)
+    known = request.written if state.config.overlaps else max(request.computed + accepted, request.settled)
     grown = replace(request, prefix=longer, computed=min(known, len(longer[1])))
-    return Done(written(state, slot, grown, request.computed))
+    return Done(write_tokens(state, slot, grown, request.computed))
     # SAME: tables, queue, keys: what was accepted is published by the next step or by `publish`.
 
 
+@transition
 def publish(state: State, slot: int, count: int, has_run: bool = True) -> Outcome:
     """Publish the blocks filled up to `count` tokens, after publication was put off: ``cache_blocks`` (PUB-1).
 
@@ -143,7 +151,7 @@ def publish(state: State, slot: int, count: int, has_run: bool = True) -> Outcom
     is still to run, a state that it leaves is due; of layers that run ahead, until a later call names the count.
     """
     # REFUSE
-    state = heard(state, slot, count)
+    state = catch_up(state, slot, count)
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
@@ -151,18 +159,18 @@ def publish(state: State, slot: int, count: int, has_run: bool = True) -> Outcom
         return Refusal(Reason.NEGATIVE)
     if count > min(request.written, len(request.prefix[1])):
         return Refusal(Reason.UNWRITTEN)
-    if state.config.added.settles and count > request.settled:
+    if state.config.settles and count > request.settled:
         return Refusal(Reason.UNSETTLED)
     # EFFECT
-    settled = request.settled if state.config.added.overlaps else max(request.settled, count)
-    said = believed(state, slot, replace(request, settled=settled))
-    put_off = count < min(max(certain(request), request.settled), len(request.prefix[1]))
-    said = said if put_off else delaying(said, slot, False)
+    settled = request.settled if state.config.overlaps else max(request.settled, count)
+    said = with_settled(state, slot, replace(request, settled=settled))
+    is_part = count < min(max(certain(request), request.settled), len(request.prefix[1]))
+    said = said if is_part else put_off(said, slot, False)
     if not has_run or is_open(state, slot):  # what the open step computes has not run, whatever the count says
         is_due = count == certain(request) and not runs_ahead(state.config) and stops(state.config, request)
-        due = (*without(said.due, slot), slot) if is_due else said.due
-        return Done(published(replace(said, due=due), slot, count, None))
-    return Done(published(said, slot, count, certain(request)))
+        due = (*without_slot(said.due, slot), slot) if is_due else said.due
+        return Done(publish_count(replace(said, due=due), slot, count, None))
+    return Done(publish_count(said, slot, count, certain(request)))
     # SAME: tables, queue, contents, keys published before.
 
 
@@ -175,49 +183,55 @@ def publish_each(state: State, asks: tuple[tuple[int, int], ...], has_run: bool 
         return refusal
     # EFFECT
     first = publish(state, *asks[0], has_run) if asks else Done(state)
-    return publish_each(first.state, asks[1:], has_run) if isinstance(first, Done) and asks[1:] else first
+    if isinstance(first, Refusal) or not asks[1:]:
+        return first
+    rest = publish_each(first.state, asks[1:], has_run)
+    return replace(rest, steps=first.steps + rest.steps) if isinstance(rest, Done) else rest
     # SAME: as in `publish`, for each request.
 
 
+@transition
 def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     """Null the entries that are dead at `settled` tokens and release their blocks: ``remove_skipped_blocks``.
 
     The engine says so that they are done, drafts among them that hold: it goes on from no earlier (READ-1).
     """
     # REFUSE
-    state = heard(state, slot, settled)
+    state = catch_up(state, slot, settled)
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
     if not 0 <= settled <= request.written:
         return Refusal(Reason.NEGATIVE if settled < 0 else Reason.UNWRITTEN)
-    if state.config.added.overlaps and settled > request.settled:
+    if state.config.overlaps and settled > request.settled:
         return Refusal(Reason.UNSETTLED)
     # CHOOSE
     end = trim_end(state.config, request, settled)
-    tables = trimmed_tables(state.config, request.tables, end)
-    gone = nulled(request.tables, tables)
-    batch = let_go(request.tables, gone)
+    tables = trim_tables(state.config, request.tables, end)
+    batch = let_go(request.tables, gone := nulled_entries(request.tables, tables))
     order = choice.order(batch)
-    if not legal_order(tuple(block for table in batch for block in table), order):
+    if not legal_order(sum(batch, ()), order):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
     done = max(settled, request.settled)  # a load that is under way was trimmed for what it will have settled
-    inside = kept_inside(state.config, request, settled)
-    added = replace(request.added, checkpoint=inside, is_inside=not stands(state.config, tables, end))
-    kept = replace(request, tables=tables, trimmed=max(end, request.trimmed), settled=done, added=added)
-    ending = leaving(state.config, request.tables, gone, request.added.wants)
-    return Done(requeued(believed(state, slot, kept), order, ending), nulled=gone)
+    inside, is_inside = kept_inside(state.config, request, settled), not stands(state.config, tables, end)
+    kept = replace(request, tables=tables, trimmed=max(end, request.trimmed), settled=done)
+    kept = replace(kept, checkpoint=inside, is_inside=is_inside)
+    said = said_of(state.config, request, gone)
+    cut = note(with_settled(state, slot, kept), nulls(slot, request.tables, gone))
+    return Done(enqueue(cut, order, said), nulled=gone)
     # SAME: entries that some later token reads, keys, contents of published blocks.
 
 
+@transition
 def release(state: State, slot: int, choice: Choice) -> Outcome:
     """End a request and release its blocks: ``free``; nothing happens to one that is not there."""
     # CHOOSE
-    return vacated(state, slot, Absent(), choice)
+    return release_all(state, slot, Absent(), choice)
     # SAME: keys, contents of published blocks, other requests.
 
 
+@transition
 def preempt(state: State, slot: int, choice: Choice) -> Outcome:
     """Take a running request's blocks and have it wait again: ``free``, and the engine's own count back to 0."""
     # REFUSE
@@ -225,17 +239,18 @@ def preempt(state: State, slot: int, choice: Choice) -> Outcome:
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
     # CHOOSE, EFFECT
-    return vacated(state, slot, Waiting(request.prefix), choice)
+    return release_all(state, slot, Waiting(request.prefix), choice)
     # SAME: keys, contents of published blocks, other requests.
 
 
+@transition
 def reset(state: State) -> Outcome:
     """Forget everything published: ``reset_prefix_cache``."""
     # REFUSE
     if any(block != NULL for table in held_tables(state) for block in table):
         return Refusal(Reason.BLOCKS_HELD)
     # EFFECT
-    queue = state.queue if state.config.added.retains else in_order(state, None, len(state.queue))
-    empty, marks = (None,) * state.config.num_blocks, (Mark(),) * len(state.marks)
-    return Done(replace(state, queue=queue, keys=(), contents=empty, marks=marks, prompts=()))
+    for chapter in state.config.chapters:
+        state = chapter.reset(state)
+    return Done(replace(forget_keys(state, state.keys), contents=(None,) * state.config.num_blocks))
     # SAME: the order in which blocks go, requests.

@@ -1,35 +1,25 @@
-"""Part one, chapter 31: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
+"""Part one, chapter 39: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
 
 from ..reads import hit_ends
-from .added import end_of, keyed, named
 from .ending import publishes
+from .facts import certain, key, keys_of, recurrent, running, runs_ahead
 from .hits import found
+from .keys import end_of, keyed, named
 from .lru import LRU
 from .outcomes import Done
 from .pool_laws import asked
+from .prompts import LastPrompts
 from .publication import due_tails, holds_state, is_private, is_tail_of
-from .state import (
-    NULL,
-    Config,
-    Content,
-    Request,
-    Running,
-    State,
-    certain,
-    key,
-    keys_of,
-    recurrent,
-    running,
-    runs_ahead,
-)
-from .step_laws import begun, copies, is_state, saving, written_over
+from .state import NULL, Config, Content, Request, Running, State
+from .step_laws import begun, is_state, written_over
 from .table_laws import has_run
+from .told import copies, cut_off, outgrown, saving
 from .units import aligned, ends_in, has_room, hit_lengths, shows_partings, widest
 
 
 def law_copied_has_run(before: State, done: Done) -> bool:
     """UNIT-1: what a step copies was written by a step that has run, in every group."""
-    overlaps, kept = before.config.added.overlaps, {target: source for _, source, target in saving(done)}
+    overlaps, kept = before.config.overlaps, {target: source for _, source, target in saving(done)}
     starts = {
         (at, block): begun(old, new, overlaps)
         for old, new in zip(before.requests, done.state.requests, strict=True)
@@ -64,9 +54,9 @@ def law_tail_is_found(before: State, done: Done) -> bool:
 def tail_contents(state: State, old: Running, new: Running) -> tuple[Content, ...]:
     """Return the contents of the blocks that end with the tails which a request has published in this step."""
     return tuple(
-        named(state.config.added, at, new.prefix, length)
+        named(state.config, at, new.prefix, length)
         for at, group in enumerate(state.config.groups)
-        for length in set(old.added.tails) - set(new.added.tails)
+        for length in set(old.tails) - set(new.tails)
         if ends_in(state.config, at, length)
         if new.tables[at][length // group.block_size] != NULL
         if is_tail_of(state.config, old, at, length)
@@ -79,7 +69,8 @@ def saves(before: State, done: Done) -> bool:
     A block is free for each, and to none of theirs a copy is still to come: then the engine has left a step out.
     """
     targets = {target for _, _, target in before.copies}
-    return len(done.state.queue) >= len(done.outgrown) and not targets & set(done.outgrown)
+    over = outgrown(before, done)
+    return len(done.state.queue) >= len(over) and not targets & set(over)
 
 
 def law_state_is_saved(before: State, done: Done) -> bool:
@@ -93,13 +84,13 @@ def law_state_is_saved(before: State, done: Done) -> bool:
         any(block in table for table in tables)
         and key(done.state, block) is None
         and (not saves(before, done) or all(content in found_now for content in keys_of(before, block)))
-        for block in done.outgrown
+        for block in outgrown(before, done)
     )
 
 
 def law_part_goes_on(before: State, done: Done) -> bool:
     """UNIT-8: a newcomer writes over what is found only where nobody held it, and where it writes to it."""
-    return all(block in before.queue and written_over(before, done) for block in done.cut_off)
+    return all(block in before.queue and written_over(before, done) for block in cut_off(before, done))
 
 
 def law_tail_comes_in_time(state: State) -> bool:
@@ -110,7 +101,7 @@ def law_tail_comes_in_time(state: State) -> bool:
     return all(
         not due_tails(request, min(request.settled, request.computed))
         or slot in state.due
-        or request.added.is_delayed
+        or request.is_delayed
         or runs_ahead(state.config)
         for slot, request in enumerate(state.requests)
         if isinstance(request, Running)
@@ -120,14 +111,14 @@ def law_tail_comes_in_time(state: State) -> bool:
 def law_part_found_has_run(state: State) -> bool:
     """UNIT-5: no part of a block is found while the step that writes it has still to run."""
     sizes = tuple(group.block_size for group in state.config.groups)
-    return not state.config.added.unit or not any(
+    return not state.config.unit or not any(
         end % sizes[at] and end > has_run(state, slot, request)
         for slot, request in enumerate(state.requests)
         if isinstance(request, Running)
         for at, table in enumerate(request.tables)
         for block in table
         if block != NULL
-        for end in (end_of(state.config.added, content) for content in keys_of(state, block))
+        for end in (end_of(state.config, content) for content in keys_of(state, block))
     )
 
 
@@ -148,15 +139,15 @@ def law_resend_hits(before: State, done: Done) -> bool:
 
 def ended(before: State, after: State, old: Running, new: Request) -> bool:
     """Return whether a request has let go of its blocks, and no step in flight or load holds them."""
-    if old.added.is_lost:
+    if old.is_lost:
         return False
-    return bool(before.config.added.unit) and new is not old and not isinstance(new, Running) and not after.fences
+    return bool(before.config.unit) and new is not old and not isinstance(new, Running) and not after.fences
 
 
 def longest_units(state: State, request: Running) -> tuple[int, ...]:
     """Return the longest length that the tokens of a request could hit, among those that it computed for certain."""
     config, known, most = state.config, len(request.prefix[1]), max(certain(request), request.settled)
-    least = min(request.computed, most, keyed(config.added, request.prefix))
+    least = min(request.computed, most, keyed(config, request.prefix))
     return tuple(
         length for length in hit_lengths(config, known) if length <= least and has_room(config, known, length)
     )[-1:]
@@ -167,13 +158,13 @@ def has_blocks(state: State, request: Running, length: int) -> bool:
     contents, groups = frozenset(content for _, content in state.keys), tuple(enumerate(state.config.groups))
     is_left = not recurrent(state.config) or holds_state(state.config, request, length)
     return all(
-        named(state.config.added, at, request.prefix, end) in contents
+        named(state.config, at, request.prefix, end) in contents
         for at, group in groups
         for end in hit_ends(group, length, state.config.eagle)
         if end % group.block_size == 0
     ) and all(
         any(request.tables[at][length // group.block_size :][:1])  # an accepted draft's state has no entry
-        and (is_left or named(state.config.added, at, request.prefix, length) in contents)
+        and (is_left or named(state.config, at, request.prefix, length) in contents)
         for at, group in groups
         if ends_in(state.config, at, length)
     )
@@ -189,16 +180,16 @@ def law_parts_are_near(before: State, done: Done) -> bool:
         any(2 * (end - start) >= length - start for end in ends if start < end <= length)
         for old, new in zip(before.requests, done.state.requests, strict=True)
         if isinstance(new, Running) and not isinstance(old, Running) and done.new
-        for hit, ends in ((begun(old, new, before.config.added.overlaps), parting_ends(before.config, new)),)
+        for hit, ends in ((begun(old, new, before.config.overlaps), parting_ends(before.config, new)),)
         for length in range(aligned(before.config) + hit, len(new.prefix[1]), aligned(before.config))
-        if length < keyed(before.config.added, new.prefix)
+        if length < keyed(before.config, new.prefix)
         for start in (max(hit, (length - 1) // widest(before.config) * widest(before.config)),)
     )
 
 
 def parting_ends(config: Config, request: Running) -> tuple[int, ...]:
     """Return the tails that a request is to publish, and the ends of the widest blocks that it fills."""
-    return (*request.added.tails, *range(0, len(request.prefix[1]) + 1, widest(config)))
+    return (*request.tails, *range(0, len(request.prefix[1]) + 1, widest(config)))
 
 
 def law_parting_is_seen(before: State, done: Done) -> bool:
@@ -206,15 +197,15 @@ def law_parting_is_seen(before: State, done: Done) -> bool:
 
     Or it has its junction there, or farther on, if there is room for that. A fork, which has no new entries, is none.
     """
-    config, added = before.config, before.config.added
-    return not added.last_prompts or all(
+    config = before.config
+    return not any(isinstance(each, LastPrompts) for each in config.chapters) or all(
         max(hit.length, hit.junction) >= length
         for old, new in zip(before.requests, done.state.requests, strict=True)
         if isinstance(new, Running) and not isinstance(old, Running) and done.new
         for prefix in asked(done.state)
         for hit in (found(done.state, prefix, LRU),)
         for length in hit_lengths(config, len(prefix[1]))
-        if length <= min(keyed(added, new.prefix), keyed(added, prefix))
-        if named(added, 0, new.prefix, length) == named(added, 0, prefix, length)
+        if length <= min(keyed(config, new.prefix), keyed(config, prefix))
+        if named(config, 0, new.prefix, length) == named(config, 0, prefix, length)
         if has_room(config, len(prefix[1]), length)
     )

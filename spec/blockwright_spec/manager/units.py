@@ -1,54 +1,33 @@
-"""Part one, chapter 5: units: hits that end inside a block.
+"""Part one, chapter 9: units: hits that end inside a block.
 
-For a second reading. Where blocks are large, whole blocks make short hits: a prompt that is shorter than a block hits
-nothing, and each turn computes up to a block again. With a *unit*, a number of tokens that divides every block, a hit
-may end at each multiple of it.
+Where blocks are large, whole blocks make short hits: a prompt that is shorter than a block hits nothing, and each turn
+computes up to a block again. With a *unit*, a number of tokens that divides every block, a hit may end at each one.
 
-The index would grow with the tokens if each unit were published. So a block is published when it is full, as without
-units, and beside that only the parts of it that end at a *tail*: a length at which a prompt is likely to part from
-this one (chapter `keeping`). These are the prompt, the prompt less one token, which the same prompt would hit, and the
+A block is published when it is full, as without units, and beside that only the parts of it that end at a *tail*, so
+that the index stays small: at the prompt, at the prompt less one token, which the same prompt would hit, and at the
 tokens that a request has computed when it lets go of its blocks. One block may be published as several lengths. Each
 names a part that is written already, so the block goes on while they are found, and all of them go with it (KEY-1).
-
 Prompts also part where no request could foresee it, as behind a system prompt that is no whole number of blocks. So
-tails also stand in each block of a prompt, 1, 2, 4, 8, ... units behind its start, and in the first block behind the
-hit. Then the next prompt hits at least half of what it shares of that block, the one after it at least half of the
-rest, and so on, with a few keys for each block (UNIT-6).
+tails also stand 1, 2, 4, 8, ... units behind the start of each block, and behind the hit: the next prompt hits at least
+half of what it shares of that block, the one after it half of the rest, with a few keys for each block (UNIT-6).
 
-A request that hits a tail writes behind it, in the same block. So it takes the block itself only if nothing holds it
-and it is published as no more than this part: a next turn goes on where its last one ended. Otherwise the request
-gets that part as a copy, as a fork does: a new block takes the entry, and the engine runs the copy before its step
-(COPY-1). As copies run before the step, a tail is published only once the step that writes it has run (UNIT-1), as a
-recurrent state is (MAMBA-5). A hit inside a block comes with tokens to compute, so that it is settled at once which of
-the two it is.
+A request that hits a tail writes behind it, in the same block. It takes the block itself only if nothing holds it and
+no more than this part is published, as when a next turn goes on. Otherwise it gets the part as a copy, as a fork does
+(COPY-1). As copies run before the step, a tail is published once the step that writes it has run (UNIT-1). A copy takes
+one block more until it has run. If no block is free for that and nobody holds the block, the request takes it all the
+same, and what is published beyond the hit goes: so a hit inside a block takes no block that the request would not need
+without it (LIVE-1). A load writes whole blocks, and may write before a copy has run. So it starts at the block, and of
+the hit the request adopts the whole blocks (LOAD-2).
 
-A copy takes one block more than the request goes on to hold, until the engine has run it. If no block is free for that
-and nobody holds the block, the request takes the block itself all the same, and what is published of it beyond the hit
-goes, as if it were evicted. So a hit inside a block takes no block that the request would not need without it (LIVE-1).
-
-A load writes whole blocks, and may write before a copy has run. So tokens that are loaded after a hit inside a block
-are loaded from the start of that block on, into a block of the request's own: of the hit it adopts the whole blocks,
-and the part is left where it is (LOAD-2). A load may end inside a block, as a hit may.
-
-A recurrent layer has only the state where a step stopped, not one for each part of a block. So it publishes none but
-the ends of a prompt and its junction, and each only if the engine ends a step there. Beside it layers that read
-everything publish the other tails too. No hit can end at one, but they show a later prompt where it parts: that is its
-junction, where it leaves a state for those that follow (UNIT-6). Where no layer reads everything, no block can show
-that: there the last prompts that were admitted are remembered, and the junction is where a prompt parts from the one
-that it has most in common with (UNIT-9). A newcomer always gets the state as a copy if others
-hold its block, because their next step writes over it. Before it does, the state is copied to a block of its own too,
-and its key goes with it: the table of the request that goes on does not change (UNIT-7). If no block is free for that,
-the state is given up, because no step is refused for it. Whoever hits the state before that copy has run gets it from
-where the copy gets it, so that the order of copies still does not matter. A step that reads a state holds it beside the
-one that it writes. So it may take a block more than without the hit, and where a pool has no room for that, nothing is
-hit (`has_room`), with units or without. Where a step has run ahead of the known tokens, the states that it leaves are
-not found inside blocks; nor are those that a later step has begun from, where blocks are published when they are
-settled. Where states of drafts lie beside the table, the one that is found is where the step stopped before its drafts,
-however many of them hold.
-
-Wanted lengths (chapter `keeping`) are multiples of the unit. Events report parts too (chapter `events`). Draft heads
-(EAGLE) know whole blocks only: no configuration with a unit has them.
-Where keys look ahead, tails end where their keys are known, so that a draft head computes nothing of a hit again.
+A recurrent layer has only the state where a step stopped. It publishes the ends of a prompt and its junction, if the
+engine ends a step there. Layers that read everything beside it publish the other tails too: no hit ends there, but they
+show a later prompt where it parts. That is its junction, where it leaves a state for those that follow. A newcomer gets
+the state as a copy if others hold its block. Before the next step of its owner writes over it, it is copied to a block
+of its own, and its key goes with it (UNIT-7). If no block is free for that, it is given up. Whoever hits it before that
+copy has run gets it from where the copy gets it, so that the order of copies does not matter. A step that reads a state
+holds it beside the one that it writes; where a pool has no room for that, nothing is hit (`has_room`), with units or
+without. Where a step has run ahead of the known tokens, its states are not found inside blocks, nor are those that a
+later step has begun from. Draft heads (EAGLE) know whole blocks only: no configuration with a unit has them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -56,15 +35,17 @@ from dataclasses import replace
 from functools import cache
 from math import lcm
 
-from ..hints import Tip
-from ..reads import Ahead, Cross, Full, Group, Mamba, Prefix, cut, entries, filled, hit_ends, hit_entries
-from .added import end_of, is_published, keyed, named
-from .state import Config, Content, Copy, Running, State, Table, draft_states, entries_of_states, recurrent, span
+from ..reads import Ahead, Cross, Full, Group, Mamba, cut, entries, filled, hit_ends, hit_entries
+from .facts import draft_states, entries_of_states, recurrent, span
+from .keys import end_of, num_ahead
+from .page import Act
+from .seam import publish_keys
+from .state import Config, Content, Copy, Running, State, Table
 
 
 def aligned(config: Config) -> int:
     """Return the tokens that the length of every hit is a multiple of: a unit, or the blocks of every group."""
-    return config.added.unit or lcm(*(group.block_size for group in config.groups))
+    return config.unit or lcm(*(group.block_size for group in config.groups))
 
 
 def hit_lengths(config: Config, known: int) -> Sequence[int]:
@@ -122,13 +103,13 @@ def held_in_step(config: Config, group: Group, known: int, at: int, stop: int, s
 
 def tail_lengths(config: Config, known: int, hit: int, junction: int) -> tuple[int, ...]:
     """Return the tails of a request of `known` tokens that it is to publish, ascending: none that it has hit."""
-    inside = halves(config, known - config.added.key_lookahead, hit) if shows_partings(config) else ()
+    inside = halves(config, known - num_ahead(config), hit) if shows_partings(config) else ()
     return tuple(sorted({*end_tails(config, known, hit, junction), *inside}))
 
 
 def end_tails(config: Config, known: int, hit: int, junction: int) -> tuple[int, ...]:
     """Return those of the tails of a request where recurrent layers publish the state: its ends and its junction."""
-    unit, most = config.added.unit, known - config.added.key_lookahead
+    unit, most = config.unit, known - num_ahead(config)
     ends = (end // unit * unit for end in (most, min(most, known - 1))) if unit else ()
     return tuple(sorted(length for length in {*ends, junction} if length > hit and is_inside(config, length)))
 
@@ -136,12 +117,12 @@ def end_tails(config: Config, known: int, hit: int, junction: int) -> tuple[int,
 def shows_partings(config: Config) -> bool:
     """Return whether tails tell later prompts where they part: hits end there, or layers that read everything do."""
     reads_all = any(isinstance(group.kind, Full) for group in config.groups)
-    return config.added.unit > 0 and (reads_all or not recurrent(config))
+    return config.unit > 0 and (reads_all or not recurrent(config))
 
 
 def halves(config: Config, known: int, hit: int) -> tuple[int, ...]:
     """Return the lengths 1, 2, 4, ... units behind a hit, and behind the start of each block that follows it."""
-    unit, size = config.added.unit, widest(config)
+    unit, size = config.unit, widest(config)
     starts = (hit, *range(hit // size * size + size, known, size))
     return tuple(
         start + unit * 2**power
@@ -149,26 +130,6 @@ def halves(config: Config, known: int, hit: int) -> tuple[int, ...]:
         for power in range((size // unit).bit_length())
         if start + unit * 2**power < min(start // size * size + size, known)
     )
-
-
-def remembered(state: State, prefix: Prefix) -> State:
-    """Remember a prompt that is admitted, as far as it has keys, as the last one (UNIT-9).
-
-    One that begins another says no more than that, so that only the longer is remembered.
-    """
-    added, step = state.config.added, aligned(state.config)
-    _, told = named(added, 0, prefix, keyed(added, prefix) // step * step)
-    known = any(cut(other, len(told[1])) == told for other in state.prompts)
-    if not added.last_prompts or known or keyed(added, prefix) < step:
-        return state
-    others = tuple(other for other in state.prompts if cut(told, len(other[1])) != other)
-    return replace(state, prompts=(*others, told)[-added.last_prompts :])
-
-
-def is_remembered(state: State, prefix: Prefix, end: int) -> bool:
-    """Return whether one of the last prompts begins with the same tokens up to an end, as keys tell."""
-    added = state.config.added
-    return is_published(added, {named(added, 0, other, end) for other in state.prompts}, 0, prefix, end)
 
 
 def widest(config: Config) -> int:
@@ -202,25 +163,28 @@ def upto(content: Content | None, end: int) -> Content | None:
     return content and (content[0], cut(content[1], end))
 
 
-def moved(state: State, blocks: Table, copies: tuple[Copy, ...], start: Running) -> State:
+def pass_keys_on(state: State, blocks: Table, copies: tuple[Copy, ...], start: Running) -> State:
     """Let the keys of states that a step writes over go to their copies, or be dropped if there are none (UNIT-7).
 
-    Parts of attention within the hit of a newcomer stay as they are. A copy of the state with which the prompt ends is
-    a tip (chapter `keeping`).
+    Parts of attention within the hit of a newcomer stay as they are.
     """
+    if not blocks:
+        return state
     targets = {source: target for _, source, target in copies if source in blocks}
-    left = tuple(
+    gone = tuple(
         (block, content)
         for block, content in state.keys
-        if block not in blocks or is_before(state, content, start.settled)
+        if block in blocks and not is_before(state, content, start.settled)
     )
     went = tuple((targets[block], content) for block, content in state.keys if block in targets)
-    ends = frozenset(start.added.wants.lengths) - {*start.added.wants.proven}
-    tips = {block for block, content in went if len(content[1][1]) in ends}
-    marks = (replace(mark, tip=Tip.PROMPT) if block in tips else mark for block, mark in enumerate(state.marks))
-    return replace(state, keys=left + went, marks=tuple(marks)) if blocks else state
+    left = tuple(each for each in state.keys if each not in gone)
+    forgets = tuple(Act("forget", block, content=content) for block, content in gone)
+    state = publish_keys(replace(state, keys=left, steps=state.steps + forgets), went)
+    for chapter in state.config.chapters:
+        state = chapter.carry(state, start, went)
+    return state
 
 
 def is_before(state: State, content: Content, begin: int) -> bool:
     """Return whether a step from token `begin` on leaves a content as it is, though it writes to its block."""
-    return not isinstance(state.config.groups[content[0]].kind, Mamba) and end_of(state.config.added, content) <= begin
+    return not isinstance(state.config.groups[content[0]].kind, Mamba) and end_of(state.config, content) <= begin

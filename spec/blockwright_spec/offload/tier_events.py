@@ -56,11 +56,7 @@ def law_nothing_else_is_lost(before: Chain, outcome: ChainDone) -> bool:
         bool(outcome.ended)
         or not gone
         or (others(before, gone), before.transfers, before.device)
-        == (
-            others(outcome.state, gone),
-            outcome.state.transfers,
-            outcome.state.device,
-        )
+        == (others(outcome.state, gone), outcome.state.transfers, outcome.state.device)
     )
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from ..law import listed
 from ..manager.effects import target
-from ..manager.state import NULL, Content, Running, State, Table, span
+from ..manager.facts import span
+from ..manager.state import NULL, Content, Running, State, Table
 from ..reads import Cross, Mamba, cut, entries, reads, shows, writes
 from .inputs import Inputs, Work, end, keeps_slots, sure
 from .rows import Rows, place_of, row_of
@@ -199,8 +200,8 @@ def law_encoder_has_slots(handed: Handed) -> bool:
     """CROSS-2: all that an encoder left for a request has slots, through its row in each cross-attention group."""
     config = handed.state.config
     return all(
-        handed.inputs.encoder[i] == request.added.encoder
-        and (not isinstance(group.kind, Cross) or covering(table, entries(group.block_size, request.added.encoder)))
+        handed.inputs.encoder[i] == request.encoder
+        and (not isinstance(group.kind, Cross) or covering(table, entries(group.block_size, request.encoder)))
         for at, i, _, request in parts(handed)
         for group, table in ((config.groups[at], handed.inputs.groups[at].tables[i]),)
     )

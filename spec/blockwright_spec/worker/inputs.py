@@ -6,7 +6,8 @@ state that a recurrent layer goes on from, and the row through which all earlier
 
 from dataclasses import dataclass, replace
 
-from ..manager.state import NULL, Config, Copy, Table, span
+from ..manager.facts import span
+from ..manager.state import NULL, Config, Copy, Table
 from ..reads import Cross, Kind, Mamba, entries, reads, writes
 from .rows import Row, RowRefusal, Rows, row_of
 

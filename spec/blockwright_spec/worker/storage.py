@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ..manager.state import Config, span
+from ..manager.facts import span
+from ..manager.state import Config
 from ..reads import Chunked, Cross, Group, Kind, Mamba, entries, peak
 
 

@@ -5,7 +5,9 @@ that another request has hit.
 Not covered: whether each pair happens (gate `crossings`).
 """
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +54,20 @@ def test_a_manager_of_another_make_is_walked_in_worlds_of_its_own(monkeypatch: p
         *rows, pairs = crossings.GATE.run(Profile(jobs=1, implementation=name), lambda count=1, note="": None)
         assert {fault in each.detail for each in rows if each.violations} == ({True} if fault else set())
         assert fault or (pairs.passed, pairs.tried, pairs.violations) == (15, 15, 0)
+
+
+def test_a_declared_pair_that_never_happens_fails_whoever_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "examples" / "toy_manager")
+
+    def walking(scope: Any, items: frozenset[str], *_: Any) -> Any:
+        return lambda: Counter(map(crossings.named, crossings.together(items - {"reset"}, 2)))
+
+    monkeypatch.setattr(crossings, "walking", walking)
+    *rows, pairs = crossings.GATE.run(
+        Profile(jobs=1, implementation="adapter:ToyAdapter"), lambda count=1, note="": None
+    )
+    assert any(each.scope == "full, block 4: crossing chunks, reset" for each in rows)  # a world of its own
+    assert (pairs.law, pairs.passed, pairs.tried, "chunks x reset" in pairs.detail) == ("SEEN-1", 9, 15, True)
 
 
 def test_a_fault_between_features_is_found() -> None:

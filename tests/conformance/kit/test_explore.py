@@ -125,12 +125,16 @@ def test_fault_is_found_by_a_short_path(
 
 
 SPEC_FAULTS: dict[str, Any] = {
-    "READ-1": (plans, "trimmed", lambda config, group, table, settled: tuple(0 for _ in table)),
-    "REF-1": (effects, "requeued", lambda state, *of: state),  # what is trimmed
-    "ALONE-1": (ending, "requeued", lambda state, *of: state),
-    "QUEUE-1": (ending, "requeued", lambda state, released, *of: replace(state, queue=released + state.queue)),
+    "READ-1": (plans, "trim_table", lambda config, group, table, settled: tuple(0 for _ in table)),
+    "REF-1": (effects, "enqueue", lambda state, *of: state),  # what is trimmed
+    "ALONE-1": (ending, "enqueue", lambda state, *of: state),
+    "QUEUE-1": (ending, "enqueue", lambda state, released, *of: replace(state, queue=released + state.queue)),
     "TABLE-1": (plans, "wanted", lambda *of: (True,) * (of[4] + of[5].new - of[2] + 1)),  # one more than it needs
-    "STEP-2": (effects, "emptied", lambda state, taken: replace(state, queue=state.queue[len(taken) :], keys=())),
+    "STEP-2": (
+        effects,
+        "take_blocks",
+        lambda state, taken, *of: replace(state, queue=state.queue[len(taken) :], keys=()),
+    ),
 }
 
 
@@ -164,7 +168,7 @@ def test_scopes_cover_what_is_promised() -> None:
     assert kinds >= {(name, size) for name in ("Full", "Sliding", "Chunked", "Mamba", "Cross") for size in (1, 2)}
     assert {1, 2, 3} == {len(each.config.groups) for each in PR}
     assert {0, 1, 2} == {each.in_flight for each in PR}
-    assert {True, False} == {each.config.added.settles for each in PR}
+    assert {True, False} == {each.config.settles for each in PR}
     windows = {(group.kind.window, group.block_size) for group in groups if isinstance(group.kind, Sliding)}
     assert {(1, 2), (2, 2), (3, 2)} <= windows, "below, at and above a block"
     assert {each.config.caching for each in PR} == {each.config.eagle for each in PR} == {True, False}

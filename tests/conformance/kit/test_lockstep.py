@@ -21,8 +21,9 @@ from blockwright_conformance.kv_cache.parts import Reply, names_of
 from blockwright_conformance.kv_cache.requests import Admit, WrongStep
 from blockwright_conformance.kv_cache.scopes import of_row
 from blockwright_conformance.kv_cache.world import KVCacheWorld
-from blockwright_spec.manager.events import Listener
+from blockwright_spec.manager.events import Events, Listener
 from blockwright_spec.manager.outcomes import Done, Reason, Refusal, Step
+from blockwright_spec.manager.page import Act
 from blockwright_spec.manager.state import Config, State, Table, initial
 from blockwright_spec.reads import Full, Group, Prefix, Sliding
 
@@ -87,10 +88,11 @@ def test_the_count_of_the_null_block_and_an_open_order_do_not_matter() -> None:
 def test_evictions_are_compared() -> None:
     """What is lost is told, but for what the same step publishes again in another block, which may be."""
     content, other = (0, (0, (1, 2))), (0, (0, (3, 4)))
-    state = initial(CONFIG, 2)
     lost = ((1, content), (2, other))
+    empty, state = initial(CONFIG, 2), replace(initial(CONFIG, 2), keys=lost)
     first, second = ((*each, False) for each in lost)
-    step, again = Done(state, evicted=lost), Done(replace(state, keys=((3, other),)), evicted=lost)
+    takes = (Act("take", 1), Act("take", 2))
+    step, again = Done(empty, steps=takes), Done(replace(empty, keys=((3, other),)), steps=takes)
     answer = outcome_of(state, (again,))
     assert misreported(answer, (first,)) == misreported(answer, (first, second)) == []
     for wrong in (
@@ -103,14 +105,14 @@ def test_evictions_are_compared() -> None:
     ):
         assert misreported(answer, wrong)
     in_place = replace(again, state=replace(state, keys=((2, other),)))
-    for steps in ((step,), (in_place,), (step, replace(again, evicted=()))):
+    for steps in ((step,), (in_place,), (step, replace(again, steps=()))):
         assert misreported(outcome_of(state, steps), (first,))
         assert misreported(outcome_of(state, steps), (first, second)) == []
 
 
 def test_what_listeners_know_is_compared() -> None:
     """An adapter of a scope that tells events shows listeners, and one who was told of too little is noticed."""
-    config = replace(CONFIG, added=replace(CONFIG.added, tells=True))
+    config = replace(CONFIG, chapters=(Events(),))
     state = initial(config, 2)
     adapter = BlockwrightAdapter(config)
     shown = adapter.observe(names_of(state))

@@ -1,14 +1,12 @@
 """Property: a manager of another make is tested in one line, on what it declares; expected failures are strict.
 
-How: a sound manager, and one that does not trim, are put through small scopes by `run_conformance`, by the pytest
-plugin in a process of its own, and by `blockwright conform`, with lists of expected failures that fit, that lack the
-failure, and that hold one too many; files that say something else are refused. A manager that declares so little that
-no scope is left fails in all three ways, and so do factories that make no adapter.
+How: a sound manager, and one that does not trim, go through small scopes by `run_conformance`, the pytest plugin and
+`blockwright conform`, with lists of expected failures that fit, lack one, or hold one too many; others are refused.
+A manager that declares too little for any scope fails in all three ways, and so do factories that make no adapter.
 Not covered: whole profiles; parallel workers of pytest.
 """
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -33,11 +31,7 @@ from blockwright_conformance.capabilities import Capabilities
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 
 class Faulty(BlockwrightAdapter):
-    capabilities = Capabilities(
-        kinds=frozenset({"full", "sliding"}),
-        calls=frozenset({"chunks", "later", "trim"}),
-        features=frozenset({"caching"}),
-    )
+    capabilities = Capabilities(*map(frozenset, ({"full", "sliding"}, {"chunks", "later", "trim"}, {"caching"})))
 
     def trim(self, name, end):
         pass
@@ -79,14 +73,7 @@ pattern = "^sliding .*: tables: expected"
 standing = "choice"
 reason = "We trim with the next step."
 """
-STALE = """
-[[deviation]]
-name = "no-hits"
-law = "HIT-2"
-pattern = "nothing like it"
-standing = "documented"
-reason = "Mended long ago."
-"""
+STALE = LISTED.replace("no-trim", "no-hits").replace("^sliding", "nothing like it")
 NO_TRIM = Deviation("no-trim", "REF-0", "tables: expected", Standing.CHOICE, "We trim with the next step.")
 SMALL = "sliding 3, block 2: put off"
 
@@ -174,7 +161,7 @@ def test_expected_failures_are_strict_both_ways(monkeypatch: pytest.MonkeyPatch)
     [
         ({"profile": "long"}, "profile: expected one of quick"),
         ({"scope": "no such scope"}, "scope: no scope of profile pr"),
-        ({"capabilities": Capabilities()}, "scope: no scope of profile pr can be run: .* needs kind full"),
+        ({"capabilities": Capabilities()}, "scope: no scope of profile pr can be run: the manager declares too little"),
         ({"expected_failures": "/no/such/file"}, "expected failures: cannot read"),
     ],
 )
@@ -264,30 +251,22 @@ def test_rows_of_a_report_are_judged() -> None:
 
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a module of Python beside a faulty manager and lists of expected failures."""
-    (folder / "faulty.py").write_text(FAULTY, encoding="utf-8")
-    (folder / "listed.toml").write_text(LISTED, encoding="utf-8")
-    (folder / "stale.toml").write_text(LISTED + STALE, encoding="utf-8")
-    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    done = [sys.executable, "-m", *command]
-    return subprocess.run(
-        done, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, cwd=folder, check=False
-    )
+    """Run Python beside a faulty manager and lists of expected failures."""
+    for name, text in (("faulty.py", FAULTY), ("listed.toml", LISTED), ("stale.toml", LISTED + STALE)):
+        (folder / name).write_text(text, encoding="utf-8")
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=folder, check=False)
 
 
 def conform(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the command as it is installed: unlike `python -m`, it does not have the working folder on its path."""
-    (folder / "faulty.py").write_text(FAULTY, encoding="utf-8")
-    (folder / "listed.toml").write_text(LISTED, encoding="utf-8")
     code = "import sys; from blockwright.cli import main; sys.path.remove(''); sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "conform", *options]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    return run(folder, "-c", code, "conform", *options)
 
 
 def run_kit(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the tests of the kit on the faulty manager."""
     plugin = ("-p", "blockwright_conformance.pytest_plugin", "-p", "no:cacheprovider")
-    return run(folder, "pytest", *plugin, "--pyargs", "blockwright_conformance", "-q", *options)
+    return run(folder, "-m", "pytest", *plugin, "--pyargs", "blockwright_conformance", "-q", *options)
 
 
 def test_pytest_runs_a_test_for_each_scope(tmp_path: Path) -> None:
@@ -344,10 +323,8 @@ def test_conform_takes_a_list_of_expected_failures(tmp_path: Path) -> None:
 
 
 def test_a_scope_that_ends_with_an_error_is_a_row_beside_the_others(tmp_path: Path) -> None:
-    command = ("--impl", "faulty:Locked", "--gate", "lockstep", "--scope", "full, block 1: parting", "--jobs", "1")
-    whole = conform(tmp_path, *command, "--profile", "quick", "--json", "report.json")
-    assert whole.returncode == 0, whole.stdout + whole.stderr
-    done = conform(tmp_path, *command[:5], "block 1: ", *command[6:], "--profile", "quick", "--json", "report.json")
+    command = ("--impl", "faulty:Locked", "--gate", "lockstep", "--scope", "block 1: ", "--jobs", "1")
+    done = conform(tmp_path, *command, "--profile", "quick", "--json", "report.json")
     assert done.returncode == 1
     assert "full, block 1: alone, without preempt: copy() of Locked raised TypeError: cannot pickle" in done.stderr
     rows = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["gates"]
@@ -387,26 +364,13 @@ def test_pytest_fails_a_manager_that_no_scope_is_run_on(tmp_path: Path) -> None:
     assert f"1 failed, 1 passed, {len(FOR_OTHERS['pr'])} skipped" in done.stdout
 
 
-def test_run_conformance_fails_a_manager_that_no_scope_is_run_on() -> None:
-    few = Capabilities(kinds=frozenset({"full"}))
-    with pytest.raises(ValueError, match="the manager declares too little; the nearest scope, 'full, "):
-        run_conformance(BlockwrightAdapter, few)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (
-            ("--impl", "faulty:nothing"),
-            "--impl: faulty:nothing: the factory returned 'NoneType', which has no errors, ",
-        ),
+        (("--impl", "faulty:nothing"), "faulty:nothing: the factory returned 'NoneType', which has no errors, "),
         (("--impl", "faulty:unkind"), "the factory raised OSError when it was called with a Config: no memory"),
         (("--impl", "faulty:dict"), "--impl: 'faulty' has no factory 'dict'"),
-        (("--impl", "json:loads"), "--impl: json:loads: the factory raised TypeError"),
-        (
-            ("--impl", "faulty:Faulty", "--gate", "contracts"),
-            "--gate: contracts would not run the manager that --impl names",
-        ),
+        (("--impl", "faulty:Faulty", "--gate", "contracts"), "contracts would not run the manager that --impl names"),
         (("--expected", "listed.toml"), "--expected: is of the manager that --impl names"),
     ],
 )

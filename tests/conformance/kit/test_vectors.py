@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from blockwright.errors import InvalidArgumentError
 from blockwright_conformance.checker.explore import Explorer
 from blockwright_conformance.kv_cache.adapter import Found, Observation
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
@@ -210,23 +209,18 @@ def test_a_manager_with_a_policy_of_its_own_is_judged_by_what_is_not_left_open()
 
 
 @pytest.mark.parametrize(
-    ("line", "fault"),
+    ("read", "line", "fault"),
     [
-        ("find", "expected find request"),
-        ("allocate r0 1", "expected allocate request computed new"),
-        ("trim r0 x", "expected trim request end"),
-        ("fnd r0", "expected one of send"),
+        (wire.call_of, "find", "expected find request"),
+        (wire.call_of, "allocate r0 1", "expected allocate request computed new"),
+        (wire.call_of, "trim r0 x", "expected trim request end"),
+        (wire.call_of, "fnd r0", "expected one of send"),
+        *((wire.answer_of, each, "answer: ") for each in ("", "hit x -", "served 1 some -", "blocks 1,x", "copies 1")),
     ],
 )
-def test_wrong_lines_are_told(line: str, fault: str) -> None:
+def test_wrong_lines_are_told(read: Any, line: str, fault: str) -> None:
     with pytest.raises(wire.WireError, match=fault):
-        wire.call_of(line)
-
-
-@pytest.mark.parametrize("line", ["", "blocks", "hit x -", "served 1 some -", "blocks 1,x", "copies 1"])
-def test_wrong_answers_are_told(line: str) -> None:
-    with pytest.raises(wire.WireError, match="answer: "):
-        wire.answer_of(line)
+        read(line)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +301,4 @@ def test_the_command_writes_vectors_and_runs_them(tmp_path: Path) -> None:
 )
 def test_wrong_arguments_are_told(arguments: tuple[str, ...], words: str) -> None:
     done = command(*arguments)
-    assert done.returncode != 0
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert issubclass(InvalidArgumentError, Exception)
+    assert (done.returncode != 0, words in done.stderr, "Traceback" in done.stderr) == (True, True, False)

@@ -38,7 +38,7 @@ from blockwright import (
     SlidingWindowManager,
     get_manager_for_kv_cache_spec,
 )
-from blockwright.core.tables.group import GroupTables
+from blockwright.core.tables.layouts import Row
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, UnknownRequestError, UnsupportedError
 
 # ---------------------------------------------------------------------- dispatch
@@ -194,7 +194,7 @@ def test_a_failure_in_the_middle_of_publishing_is_raised(monkeypatch: pytest.Mon
 
     group = group_of(full())
     group.allocate_new_blocks("r", 8)
-    monkeypatch.setattr(GroupTables, "publish", fails)
+    monkeypatch.setattr(Row, "publish", fails)
     with pytest.raises(MemoryError):
         group.cache_blocks(prompt(8, 4), 8)
 

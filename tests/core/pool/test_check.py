@@ -218,10 +218,10 @@ def test_both_sides_are_told() -> None:
     ("option", "what"),
     [("enable_kv_cache_events", "_digests"), ("track_evictions", "_digests"), ("verify_tokens", "contents")],
 )
-def test_notices_trouble_in_the_journal(option: str, what: str) -> None:
+def test_notices_trouble_in_the_history(option: str, what: str) -> None:
     for at, value in ((2, None), (3, b"what was never published")):
         manager = in_use(manager_of(full(), 13, **{option: True}))
-        held = getattr(manager.block_pool._journal, what)
+        held = getattr(manager.block_pool._history, what)
         held.pop(at, None)
         if value is not None:
             held[at] = value

@@ -10,7 +10,7 @@ import pytest
 from tests.core.support import full, manager_over
 
 from blockwright import Eviction, KVCacheManager, KVCacheSpec, Request
-from blockwright.core.pool.order.order import BlockHint
+from blockwright.core.pool.order import BlockHint
 from blockwright.errors import InvalidArgumentError
 
 

@@ -167,7 +167,7 @@ def test_what_may_be_wanted_is_told_while_a_request_runs() -> None:
 @pure_only
 @pytest.mark.parametrize(
     ("which", "noted", "law"),
-    [("held", -1, "POLICY-4"), ("bare", -1, "POLICY-4"), ("wanted", -1, "POLICY-4"), ("full", -3, "POLICY-5")],
+    [("held", 1, "POLICY-4"), ("bare", 1, "POLICY-4"), ("wanted", 1, "POLICY-4"), ("full", 2, "POLICY-5")],
 )
 def test_the_self_check_notices_a_wrong_class(which: str, noted: int, law: str) -> None:
     manager = manager_of([FULL, WINDOW], 40)
@@ -183,16 +183,15 @@ def test_the_self_check_notices_a_wrong_class(which: str, noted: int, law: str) 
         "full": next(block for block in candidates if groups[block] == 0),
         "wanted": next(block for block in candidates if groups[block] == 1),
     }
-    assert pool._passing is not None
-    pool._passing._set(blocks[which], noted)
+    order: Any = pool._order
+    order.classes.set(blocks[which], noted)
     with pytest.raises(InvariantError) as raised:
         manager.check()
     assert raised.value.law == law
 
 
 def test_nothing_is_kept_for_each_block_that_is_never_spared() -> None:
-    """But a quarter of a byte: which of four classes it is of."""
+    """But a byte: which class it is of."""
     manager = manager_of([FULL, WINDOW], 4000, passing_spares=0)
-    passing = manager.block_pool._passing
-    assert passing is not None
-    assert (len(passing._newer), len(passing._older), len(passing._bits)) == (1, 1, 1001)
+    order: Any = manager.block_pool._order
+    assert (len(order._newer), len(order._older), len(order.classes.of)) == (1, 1, 4001)

@@ -33,22 +33,22 @@ def slot(manager: Any, key: bytes) -> int:
     return int(manager._entries.index.find(key))
 
 
-def ghosts(manager: Any, *keys: bytes, of: int = 1) -> None:
-    for key in keys:
-        manager._ghosts.ring(of)[key] = None
+def ghosts(manager: Any, *keys: bytes, of: str = "_gone_once") -> None:
+    getattr(manager, of).update(dict.fromkeys(keys))
 
 
 DAMAGE: dict[str, tuple[Callable[[Any], object], str]] = {
-    "left T1": (lambda m: m._once.leave(slot(m, D)), f"TIER-4: the blocks of T1 and T2: expected {[B, C, D]}, found"),
-    "T1 cut": (lambda m: m._once._older.__setitem__(0, slot(m, C)), "TIER-4: T1 read backwards: expected"),
-    "T2 cut": (lambda m: m._often._older.__setitem__(0, 0), "TIER-4: T2 read backwards: expected"),
+    "left T1": (lambda m: m._once.pop(D), f"TIER-4: the blocks of T1 and T2: expected {[B, C, D]}, found"),
     "a key too many": (
         lambda m: setattr(m._entries.index, "count", m._entries.index.count + 1),
         "TIER-4: the number of keys: expected 3, found 4",
     ),
     "a present ghost": (lambda m: ghosts(m, C), f"TIER-4: ghosts that are present: expected [], found {[C]}"),
     "a ghost too many": (lambda m: ghosts(m, b"more"), "TIER-2: T1 and B1 within the capacity: expected True, found"),
-    "all too long": (lambda m: ghosts(m, b"1", b"2", b"3", of=2), "TIER-2: all lists within twice the capacity: "),
+    "all too long": (
+        lambda m: ghosts(m, b"1", b"2", b"3", of="_gone_often"),
+        "TIER-2: all lists within twice the capacity: ",
+    ),
     "below the least target": (lambda m: setattr(m, "_target", -0.5), "TIER-2: the target -0.5 within the capacity: "),
     "beyond the largest": (lambda m: setattr(m, "_target", 3.5), "TIER-2: the target 3.5 within the capacity: "),
 }

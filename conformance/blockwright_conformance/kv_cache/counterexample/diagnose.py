@@ -16,12 +16,15 @@ from typing import Any
 
 from blockwright_spec.law import Law
 from blockwright_spec.manager.effects import target
+from blockwright_spec.manager.facts import heads, holders, span
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.laws import LAWS, POLICY_LAWS, POLICY_STEP_LAWS, STEP_LAWS
 from blockwright_spec.manager.lru import LRU
+from blockwright_spec.manager.marks import memory_of
 from blockwright_spec.manager.outcomes import Done
-from blockwright_spec.manager.state import NULL, Content, Hit, Request, Running, State, Waiting, heads, holders, span
+from blockwright_spec.manager.state import NULL, Content, Hit, Request, Running, State, Waiting
 from blockwright_spec.manager.step_laws import table_after
+from blockwright_spec.manager.told import num_saved
 from blockwright_spec.manager.units import aligned, upto
 from blockwright_spec.reads import Cross, Mamba, Prefix, cut, margin, needed, shows, writes
 
@@ -68,7 +71,7 @@ def misanswered(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ..
 def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
     groups, wants = state.config.groups, found(state, prefix, LRU)
     tables = heads(state.config, Hit(hit.length, hit.tables))
-    end = hit.length if state.config.added.unit else state.config.max_model_len
+    end = hit.length if state.config.unit else state.config.max_model_len
 
     def content_at(at: int, entry: int) -> Content | None:
         return state.contents[tables[at][entry]] if entry < len(tables[at]) else None
@@ -178,7 +181,7 @@ def shown_request(before: State, happened: State, action: Any, reply: Reply, sho
         request,
         tables=tables,
         published=(shown.published and shown.published[slot]) or request.published,
-        added=replace(request.added, states=(shown.states and shown.states[slot]) or request.added.states),
+        states=(shown.states and shown.states[slot]) or request.states,
         settled=request.settled if settled is None else settled,
     )
 
@@ -187,7 +190,7 @@ def writing(state: State, was: Request, request: Running) -> Iterator[tuple[int,
     start = was.computed if isinstance(was, Running) else request.settled
     before = was.written if isinstance(was, Running) else request.settled
     if request.written > before:
-        yield from ((block, None) for blocks in request.added.states for block in blocks)
+        yield from ((block, None) for blocks in request.states for block in blocks)
     for at, group in enumerate(state.config.groups):
         for position in writes(group.kind, start, request.computed):
             with suppress(IndexError):
@@ -209,7 +212,7 @@ def applies(law: Law, config: Any) -> bool:
     kind = {"MAMBA": Mamba, "CROSS": Cross}.get(word)
     if kind is not None:
         return any(isinstance(group.kind, kind) for group in config.groups)
-    return word != "UNIT" or bool(config.added.unit)
+    return word != "UNIT" or bool(config.unit)
 
 
 def holds(law: Law, config: Any, *facts: object) -> bool:
@@ -221,7 +224,7 @@ def holds(law: Law, config: Any, *facts: object) -> bool:
 
 
 def of_state(state: State, shown: Observation) -> Broken:
-    for law in (*LAWS, *POLICY_LAWS) if state.marks else LAWS:
+    for law in (*LAWS, *POLICY_LAWS) if memory_of(state).marks else LAWS:
         if not holds(law, state.config, state):
             yield law.id
     if any(count != holders(state, block) for block, count in enumerate(shown.references or ()) if block != NULL):
@@ -234,16 +237,13 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
     """Yield the laws of steps that a shown step breaks; its report on each table must rebuild that table."""
     new = tuple(table for served in reply.served for table in served.new)
     demand = sum(step.demand for step, _ in zip(outcome.done, reply.served, strict=False))
-    saved = sum(step.saved for step in outcome.done)
+    saved = sum(num_saved(step) for step in outcome.done)
     copied = (0,) * max(0, len(state.copies) - len(before.copies) - saved)  # which entries does not matter here
     forgot = frozenset(content for step in outcome.done for content in step.forgot)
-    lost = frozenset(pair for step in outcome.done for pair in step.given_up)
-    over = tuple(block for step in outcome.done for block in step.outgrown)
-    done = Done(state, new, (), demand, copied, (), forgot, over, saved)
     kept, forgot_all = next((each.kept for each in outcome.done), None), any(each.forgot_all for each in outcome.done)
-    cut_off = tuple(block for step in outcome.done for block in step.cut_off)
-    done = replace(done, kept=kept, given_up=lost, forgot_all=forgot_all, cut_off=cut_off)
-    for law in (*STEP_LAWS, *POLICY_STEP_LAWS) if state.marks else STEP_LAWS:
+    steps = tuple(act for step in outcome.done for act in step.steps)
+    done = Done(state, new, (), demand, copied, forgot, forgot_all, kept, steps)
+    for law in (*STEP_LAWS, *POLICY_STEP_LAWS) if memory_of(state).marks else STEP_LAWS:
         if law.id not in ("STEP-1", "STEP-4") and not holds(law, state.config, before, done):
             yield law.id
     slots = [slot for slot, _ in action.asks] if isinstance(action, GrowEach) else []
@@ -253,5 +253,5 @@ def of_step(before: State, action: Any, reply: Reply, outcome: ManagerOutcome, s
         nulled = step.nulled if served.nulled is None else served.nulled
         if isinstance(after, Running) and isinstance(was, Running):
             for at, table in enumerate(after.tables):
-                if table_after(was.tables[at], Done(state, served.new, nulled, copied=step.copied), at) != table:
+                if table_after(was.tables[at], replace(step, state=state, new=served.new, nulled=nulled), at) != table:
                     yield "STEP-1"

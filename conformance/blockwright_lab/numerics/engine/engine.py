@@ -39,6 +39,8 @@ from .scheduler import Scheduler
 from .task import Phase, Step, Task, Work
 from .worker import Worker
 
+Shelves = dict[bytes, Shelf]
+Call = Callable[[], object]
 MOST_STEPS = 400
 
 
@@ -46,12 +48,7 @@ class Engine:
     """One engine and what watches it; `fired` counts how often which feature was used."""
 
     def __init__(
-        self,
-        schedule: Schedule,
-        package: Any = blockwright,
-        *,
-        device: str = "cpu",
-        shelves: dict[bytes, Shelf] | None = None,
+        self, schedule: Schedule, package: Any = blockwright, *, device: str = "cpu", shelves: Shelves | None = None
     ) -> None:
         shelves = {} if shelves is None else shelves
         self.schedule, self.config, self.package = schedule, schedule.config, package
@@ -309,20 +306,14 @@ class Engine:
 
 
 def run(
-    schedule: Schedule,
-    package: Any = blockwright,
-    *,
-    device: str = "cpu",
-    shelves: dict[bytes, Shelf] | None = None,
-    most_steps: int = MOST_STEPS,
-    before: Callable[[], object] = int,
+    schedule: Schedule, package: Any = blockwright, *, most_steps: int = MOST_STEPS, before: Call = int, **where: Any
 ) -> Counter[str]:
     """Run a schedule to its end, `before` each step a call; say how often which feature was used.
 
-    The model runs on a device, and is always compared on the CPU. `package` is that of the manager, or a variant of it.
+    The model runs on a device (`where`), and is always compared on the CPU. `package` is the manager's, or a variant.
     """
     before()
-    engine = Engine(schedule, package, device=device, shelves=shelves)
+    engine = Engine(schedule, package, **where)
     try:
         engine.run(most_steps, before)
     except Exception as error:

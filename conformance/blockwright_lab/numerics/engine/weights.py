@@ -75,6 +75,7 @@ class ModelConfig:
             case Mamba(drafts):
                 shapes = (self.channels, self.state_size), (self.channels, self.conv_width - 1)
                 return MambaSpec(size, shapes, (self.state_dtype, self.state_dtype), drafts)
+        raise NotImplementedError(layer.kind)
 
 
 class Weights:

@@ -271,7 +271,7 @@ class Answer:
 
     Attributes:
         num_tokens, longest: tokens of the request then, and the longest hit that was asked for.
-        whole, parts: editions of the indexes of blocks, and of parts of blocks, that it was found in.
+        edition: of the index that it was found in.
         length, junction: of the hit, and the longest hit that layers with full attention had alone.
         ids: the entries of the hit, per group.
     """
@@ -280,24 +280,22 @@ class Answer:
         self,
         num_tokens: i64,
         longest: i64,
-        whole: object,
-        parts: object,
+        edition: object,
         length: i64,
         junction: i64,
         ids: list[vec[i32]],
     ) -> None:
         self.num_tokens: i64 = num_tokens
         self.longest: i64 = longest
-        self.whole = whole
-        self.parts = parts
+        self.edition = edition
         self.length: i64 = length
         self.junction: i64 = junction
         self.ids = ids
 
-    def is_still(self, num_tokens: i64, longest: i64, whole: object, parts: object) -> bool:
+    def is_still(self, num_tokens: i64, longest: i64, edition: object) -> bool:
         """Return whether a lookup now would find the same: as many tokens as then, and no key came or went. O(1)."""
         # Tokens are only ever appended, so that a request with as many as then has the same ones.
-        return self.whole is whole and self.parts is parts and self.num_tokens == num_tokens and self.longest == longest
+        return self.edition is edition and self.num_tokens == num_tokens and self.longest == longest
 
 
 @final

@@ -8,8 +8,60 @@ from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.request import Request
-from blockwright.core.pool.pool import BlockPool, KVCacheBlock
+from blockwright.core.pool.store import BlockStore
 from blockwright.errors import InvalidArgumentError, UnsupportedError
+
+
+@final
+class KVCacheBlock:
+    """A view of one block: cheap to make, nothing is stored per block.
+
+    Attributes:
+        block_id: id within the pool.
+    """
+
+    def __init__(self, pool: BlockStore, block_id: i64) -> None:
+        """Look at a block of a pool."""
+        self._pool = pool
+        self._id: i64 = block_id
+
+    @property
+    def block_id(self) -> int:
+        """Id within the pool."""
+        return self._id
+
+    @property
+    def ref_cnt(self) -> int:
+        """Number of holders now."""
+        return self._pool.ref_count(self._id)
+
+    @property
+    def block_hash(self) -> bytes | None:
+        """The 16-byte key it is published under now, or None."""
+        return self._pool.block_key(self._id)
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is the null block."""
+        return self._id == 0
+
+    def is_of(self, pool: BlockStore) -> bool:
+        """Return whether it is a block of this pool."""
+        return self._pool is pool
+
+    def __eq__(self, other: object) -> bool:
+        """Compare pool and id; leave other types to the other side."""
+        if not isinstance(other, KVCacheBlock):
+            return NotImplemented
+        return other._pool is self._pool and other._id == self._id
+
+    def __hash__(self) -> int:
+        """Hash by id."""
+        return hash(int(self._id))
+
+    def __repr__(self) -> str:
+        """Describe the block in one line."""
+        return f"KVCacheBlock({self._id}, ref_cnt={self.ref_cnt}, published={self.block_hash is not None})"
 
 
 @final
@@ -22,7 +74,7 @@ class KVCacheBlocks:
         ids: one buffer of block ids per group (``vec[i32]``; numpy and torch view it without a copy). Do not write.
     """
 
-    def __init__(self, pool: BlockPool, ids: list[vec[i32]]) -> None:
+    def __init__(self, pool: BlockStore, ids: list[vec[i32]]) -> None:
         """Take the ids as they are."""
         # The pool is kept to tell a stale or foreign hit from a good one when the blocks are handed back.
         self._pool = pool
@@ -80,7 +132,7 @@ class KVCacheBlocks:
     @property
     def blocks(self) -> tuple[list[KVCacheBlock], ...]:
         """Views of the blocks, a list per group. O(blocks)."""
-        return tuple([self._pool.views(ids) for ids in self.ids])
+        return tuple([[KVCacheBlock(self._pool, i64(block)) for block in ids] for ids in self.ids])
 
     def get_block_ids(
         self, allow_none: bool = False, *, group_ids: list[int] | None = None
@@ -151,6 +203,6 @@ class KVCacheBlocks:
         """Show the ids."""
         return f"KVCacheBlocks({self.get_block_ids()})"
 
-    def pool_is(self, pool: BlockPool) -> bool:
+    def pool_is(self, pool: BlockStore) -> bool:
         """Return whether the blocks are of this pool."""
         return self._pool is pool

@@ -6,8 +6,9 @@ could count itself. The laws of the tables are in `tables`.
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
 from blockwright.core.pool.index import PrefixIndex
-from blockwright.core.pool.order.passing import PassingBlocks
 from blockwright.errors import InvariantError
 
 
@@ -39,8 +40,10 @@ def check_queue(num_free: int, queue: list[int], backwards: list[int], ref: list
     demand("NULL-1", "the null block is published", False, keyed[0])
 
 
-def check_index(index: PrefixIndex, keyed: list[bool]) -> None:
-    """Check that the index's slots and rings hold each published block once, under its own key.
+def check_index(index: PrefixIndex, keyed: list[bool]) -> list[int]:
+    """Check that the index's slots and rings hold each published block and part once, under its own key.
+
+    Return the numbers of all parts.
 
     Raises:
         InvariantError: KEY-1 is broken.
@@ -50,26 +53,29 @@ def check_index(index: PrefixIndex, keyed: list[bool]) -> None:
         demand("KEY-1", f"the block found under the key of block {oldest}", oldest, found)
         demand("KEY-1", f"the blocks {ring} carry their ring's key", True, is_sound)
         ringed += ring
+    numbers = check_parts(index, keyed)
     published = [block for block in range(len(keyed)) if keyed[block]]
-    demand("KEY-1", "the published blocks are those in the index", published, sorted(ringed))
+    whole = [block for block in published if not index.is_part(i64(block))]
+    demand("KEY-1", "the published blocks and parts are those in the index", whole + numbers, sorted(ringed))
     demand("KEY-1", "the number of published blocks", len(published), int(index.num_keyed))
+    return numbers
 
 
-def check_passing(passing: PassingBlocks, queue: list[int], keyed: list[bool]) -> None:
-    """Check where the queue puts each candidate: passing ones first, and among the others the last ones, spared.
+def check_parts(index: PrefixIndex, keyed: list[bool]) -> list[int]:
+    """Check that each part is one of a published block, once for each length; return the numbers of all, ascending.
 
     Raises:
-        InvariantError: POLICY-4 is broken.
+        InvariantError: KEY-1 is broken.
     """
-    num_bare = [keyed[block] for block in queue].count(False)
-    if num_bare > 0:
-        demand("POLICY-4", "the last block without content", queue[num_bare - 1], int(passing.last_bare))
-    last = int(passing.last)
-    demand("POLICY-4", f"the last passing block {last} is a candidate", True, last == 0 or last in queue[num_bare:])
-    stop = queue.index(last) + 1 if last != 0 else num_bare
-    others = queue[stop:]
-    spared = passing.spared()
-    demand("POLICY-4", "spared blocks, in the order of the queue", [b for b in others if passing.is_spared(b)], spared)
-    noted = [block for block in queue if passing.is_noted(block)]
-    demand("POLICY-4", "passing candidates, in the order of the queue", queue[num_bare:stop] + spared, noted)
-    demand("POLICY-4", "the number of spared blocks", min(len(spared), int(passing.spares)), int(passing.num_spared))
+    numbers: list[int] = []
+    for block in range(len(keyed)):
+        parts = index.parts_of(i64(block))
+        numbers += parts
+        owners = [int(index.block_of(i64(number))) for number in parts]
+        units = [int(index.units_of(i64(number))) for number in parts]
+        demand("KEY-1", f"the blocks of the parts {parts}", [block] * len(parts), owners)
+        demand("KEY-1", f"lengths of the parts of block {block}", sorted(set(units)), sorted(units))
+        demand("KEY-1", f"block {block} has parts and no key", False, bool(parts) and not keyed[block])
+        demand("KEY-1", f"block {block} has neither key nor parts", False, index.is_part(i64(block)) and not parts)
+    demand("KEY-1", "the number of parts", len(numbers), int(index.num_parts))
+    return sorted(numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast, final
 
 from librt.vecs import append, vec
@@ -12,17 +12,14 @@ from mypy_extensions import i32, i64
 from blockwright.arguments import integer
 from blockwright.core.keys.block_hash import hash_words
 from blockwright.core.keys.packed import zeros32
-from blockwright.core.keys.request import Request, count_of, item_count, units_per_block
-from blockwright.core.pool.facts import NUM_NEW, TAKE
-from blockwright.core.pool.journal import Eviction, EvictionReader, Journal, Losses
-from blockwright.core.pool.order.chosen import ChosenOrder, EvictionPolicy
-from blockwright.core.pool.order.order import CandidateOrder, Wish
-from blockwright.core.pool.order.passing import PassingBlocks
-from blockwright.core.pool.order.retained import FOR_GOOD, RetentionOrder, check_shares
-from blockwright.core.pool.store import BlockStore, join
+from blockwright.core.keys.request import Request, count_of, item_count
+from blockwright.core.pool.blocks import KVCacheBlock
+from blockwright.core.pool.history import Eviction, EvictionReader, History, Losses
+from blockwright.core.pool.order import CandidateOrder, RuleInForce
+from blockwright.core.pool.store import BlockStore
 from blockwright.errors import BlockError, InvalidArgumentError, NoFreeBlocksError, UnsupportedError
 from blockwright.events import CacheLayout, KVCacheEvent
-from blockwright.exclusions import HINTS, ORDER, refuse_exclusions
+from blockwright.exclusions import refuse_exclusions
 
 MAX_BLOCKS = 2**30
 
@@ -90,17 +87,17 @@ class BlockPool(BlockStore):
                 "track_evictions": track_evictions,
             }
         )
-        # Without any of these a pool has no journal, and every publication and eviction takes the short way.
-        journal: Journal | None = None
+        # Without any of these a pool has no history, and every publication and eviction takes the short way.
+        history: History | None = None
         if enable_kv_cache_events or verify_tokens or explain_evictions or track_evictions:
-            journal = Journal(
+            history = History(
                 [] if enable_kv_cache_events else None,
                 {} if verify_tokens else None,
                 Losses(num_blocks) if explain_evictions else None,
                 [] if track_evictions else None,
             )
-            journal.most_evictions = max(1024, 4 * num_blocks)  # far more than are taken in one step
-        super().__init__(num_blocks, journal, order)
+            history.most_evictions = max(1024, 4 * num_blocks)  # far more than are taken in one step
+        super().__init__(num_blocks, history, order)
         self._caching: bool = enable_caching
         self._guard: i64 = 0  # how many of the last candidates no hint is about
 
@@ -108,8 +105,6 @@ class BlockPool(BlockStore):
         """Return an independent copy. O(num_blocks)."""
         twin = BlockPool(2)
         self._copy_to(twin)
-        if isinstance(twin._order, RetentionOrder):
-            twin._order.tails = twin._tails
         twin._caching = self._caching
         twin._guard = self._guard
         return twin
@@ -126,203 +121,65 @@ class BlockPool(BlockStore):
 
     def _describe(self, layout: CacheLayout) -> None:
         """Have events say what a hit needs. law: EV-7."""
-        if self._journal is not None:
-            self._journal.layout = layout
-
-    def _set_shares(self, shares: Mapping[str, int]) -> None:
-        """Give each tenant its share, in a pool from which nothing has been taken. O(num_blocks + shares).
-
-        Raises:
-            InvalidArgumentError: no number of blocks, or more than there are. law: SHARE-1.
-        """
-        given: Any = shares
-        check_shares(given, int(self._count) - 1)
-        self._order = RetentionOrder(self._count, shares, self._guard, self._tails)
-
-    def _set_policy(self, policy: EvictionPolicy) -> None:
-        """Have an order of the engine's choose what goes, in a pool that nothing has been taken from. O(num_blocks)."""
-        self._order = ChosenOrder(self._count, policy)
+        if self._history is not None:
+            self._history.layout = layout
 
     @property
-    def eviction_order(self) -> EvictionPolicy | None:
-        """The engine's order, which chooses the blocks to evict, or None if the pool does."""
-        order = self._order
-        return order.policy if isinstance(order, ChosenOrder) else None
+    def eviction_order(self) -> Any:
+        """The engine's order, an `EvictionPolicy`, which chooses the blocks to evict, or None if the pool does."""
+        return None if self._order is None else self._order.policy
 
     @property
-    def eviction_policy(self) -> EvictionPolicy | None:
+    def rule_in_force(self) -> RuleInForce | None:
+        """By which rule candidates go now (``eviction_order="adaptive"``); None where that is not asked. O(1)."""
+        return None if self._order is None else self._order.rule()
+
+    @property
+    def eviction_policy(self) -> Any:
         """The earlier name of `eviction_order`."""
         return self.eviction_order
 
     @property
     def now(self) -> float:
         """The engine's time, as it was last reported. O(1)."""
-        order = self._order
-        return order.now if isinstance(order, RetentionOrder) else 0.0
-
-    def _enable_hints(self) -> RetentionOrder:
-        """Return the order of candidates by hints, made now if there is none. O(num_blocks) once.
-
-        Raises:
-            UnsupportedError: candidates go by another order, which knows no hints.
-        """
-        order = self._order
-        if isinstance(order, RetentionOrder):
-            order.hear(self._index)
-            return order
-        if order is not None:
-            refuse_exclusions({ORDER: True, HINTS: True})
-        self.require_whole()
-        made = RetentionOrder(self._count, {}, self._guard, self._tails)
-        blocks = self.free_block_ids()
-        bare: i64 = 0
-        while bare < i64(len(blocks)) and not self._index.has_key(i64(blocks[int(bare)])):
-            bare += 1
-        made.start(self._count - 1 - self._num_free, blocks[int(bare) :], self.passing_block_ids())
-        if self._passing is not None:  # from now on it knows only tables, and blocks that a connector holds
-            self._passing.leave([each for each in self.passing_block_ids() if self.ref_count(i64(each)) == 0])
-        made.hear(self._index)
-        last: i64 = i64(blocks[int(bare) - 1]) if bare > 0 else 0
-        join(self._rows, last, 0)
-        self._order = made
-        for candidate in blocks[int(bare) :]:
-            if not (made.keeps_doubles or self._index.is_single(candidate)):
-                self._empty_double(made, candidate)
-        return made
-
-    def _keep_wanted(self, spares: i64, whole: i64, every: i64) -> None:
-        """Have passing blocks go first, except the last `spares` of them, in a pool that nothing was taken from.
-
-        With `whole`, how many are spared is learned, in parts of that. Of `every` so many tokens a hit is wanted.
-        """
-        if self._order is not None:
-            spares = whole = 0
-        self._passing = PassingBlocks(self._count, spares, whole, every)
+        return 0.0 if self._order is None else self._order.now
 
     @property
     def passing_spares(self) -> int:
         """How many of the last passing blocks are evicted by age now (``keep_wanted``); 0 without that. O(1)."""
-        return 0 if self._passing is None else int(self._passing.spares)
-
-    def _learn(self, hit: i64, served: i64, lacks: bool) -> None:
-        """Learn from an admission how many passing blocks to spare. O(blocks spared no more). law: POLICY-6."""
-        passing = self._passing
-        if passing is not None and passing.whole > 0:
-            passing.learn(hit, served, lacks)
-            self._spare_fewer(passing)
+        return 0 if self._order is None else int(self._order.spares)
 
     def passing_block_ids(self) -> list[int]:
         """Return the blocks that no hit needs that their last request wanted (``keep_wanted``). O(num_blocks).
 
         Candidates, and blocks that only a connector or a copy to come holds.
         """
-        passing, order = self._passing, self._order
-        ids: list[int] = []
-        block: i64 = 1
-        while passing is not None and block < self._count:
-            is_ranked = order is not None and self.ref_count(block) == 0 and self._index.has_key(block)
-            if order.is_passing(block) if order is not None and is_ranked else passing.is_noted(block):
-                ids.append(int(block))
-            block += 1
-        return ids
-
-    def tip(self, block: i64) -> i64:
-        """Return what ended with a block that no request has gone on from since, 0 if nothing did. O(1).
-
-        It may be held by a copy to come, or from outside: those go on from nothing.
-        """
-        passing = self._passing
-        if passing is None or not self._index.has_key(block):
-            return 0
-        count = self.ref_count(block)
-        return passing.tip(block) if count == 0 or count == self._num_others(block) else 0
+        return [block for block, number in self._classes().items() if number == 1]
 
     def tips(self) -> list[tuple[int, int]]:
         """Return the candidates with which a prompt (1) or an output (2) ended, which none has gone on from."""
-        found: list[tuple[int, int]] = []
-        block: i64 = 1
-        while block < self._count:
-            if self.ref_count(block) == 0 and self.tip(block) != 0:
-                found.append((int(block), int(self.tip(block))))
-            block += 1
-        return found
+        return [
+            (block, number - 1)
+            for block, number in self._classes().items()
+            if number > 1 and self.ref_count(i64(block)) == 0
+        ]
 
     def _classes(self) -> dict[int, int]:
-        """Return the class of each block that is more than an ordinary candidate: 1 passing, 2 and 3 tips."""
-        return dict.fromkeys(self.passing_block_ids(), 1) | {block: tip + 1 for block, tip in self.tips()}
-
-    def _free_classed(self, blocks: list[int], classes: dict[int, int]) -> None:
-        """Let go of blocks held from outside, in this order, as candidates of these classes (`_classes`)."""
-        passing = self._passing
-        num_spared: i64 = 0
-        is_behind = False
-        for block in blocks if passing is not None else ():
-            if passing is not None and classes[block] == 1:
-                passing.note(block, True)
-                num_spared += 1 if is_behind else 0
-            else:
-                is_behind = True
-        if passing is not None:
-            passing.recall(num_spared)
-        self.free_blocks(blocks)
-        for block in blocks if passing is not None else ():
-            if passing is not None and classes[block] > 1:
-                passing.note_tip(block, classes[block] - 1)
+        """Return the class of each block that is more than an ordinary one: 1 passing, 2 and 3 tips. O(num_blocks)."""
+        order = self._order
+        if order is None:
+            return {}
+        classes = {block: int(order.class_of(i64(block))) for block in range(1, int(self._count))}
+        return {block: number for block, number in classes.items() if number != 0}
 
     def tenant(self, salt: str | None) -> i64:
         """Return the number of a request's tenant. O(1)."""
-        order = self._order
-        return order.tenant(salt) if isinstance(order, RetentionOrder) else 0
+        return 0 if self._order is None else self._order.tenant(salt)
 
     def _serve(self, tenant: i64) -> None:
         """Note whom blocks are taken for. O(1)."""
-        order = self._order
-        if isinstance(order, RetentionOrder):
-            order.serving = tenant
-
-    def _begin_release(self, wish: Wish | None, block_size: i64) -> None:
-        """Note the hint for a group's table that is released whole next. O(1)."""
-        order = self._order
-        if not isinstance(order, RetentionOrder):
-            return
-        if wish is None:
-            order.say(0, 0, 0.0, FOR_GOOD)
-        else:
-            first = FOR_GOOD if wish.first < 0 else (wish.first + block_size - 1) // block_size
-            order.say((wish.tokens + block_size - 1) // block_size, wish.priority, wish.until, first)
-
-    def _end_release(self) -> None:
-        """Note that the next release is not of a request's whole table. O(1)."""
-        order = self._order
-        if isinstance(order, RetentionOrder):
-            order.tells = False
-
-    def _units_for(self, request: Request, block_size: i64) -> i64:
-        """Return the hashed units of a request in a block, after checking that its keys will do for this pool.
-
-        Raises:
-            InvalidArgumentError: another block size, or a hasher that this pool must not rely on.
-        """
-        # A request that was made without a size takes that of the first manager it is brought to.
-        if request._block_size < 0:
-            request.hash_by(block_size)
-        if request._block_size == block_size:
-            units: i64 = 1
-        else:
-            units = units_per_block(request, block_size)
-        journal = self._journal
-        # Equal keys of different prefixes would hand one user's data to another, so nothing is left to chance.
-        if not request.hasher.is_collision_resistant and (journal is None or journal.contents is None):
-            raise InvalidArgumentError(
-                f"request: the hasher of {request.request_id!r} is not collision resistant; "
-                "make the manager with verify_tokens=True"
-            )
-        if journal is not None and journal.events is not None and not request.hasher.is_portable:
-            raise InvalidArgumentError(
-                "request: events need keys that other processes share; "
-                f"make {request.request_id!r} with hasher=Sha256Hasher(seed)"
-            )
-        return units
+        if self._order is not None:
+            self._order.serving = tenant
 
     @property
     def enable_caching(self) -> bool:
@@ -347,22 +204,22 @@ class BlockPool(BlockStore):
     @property
     def records_events(self) -> bool:
         """Whether events are recorded."""
-        return self._journal is not None and self._journal.events is not None
+        return self._history is not None and self._history.events is not None
 
     @property
     def verifies_tokens(self) -> bool:
         """Whether hits are verified token by token."""
-        return self._journal is not None and self._journal.contents is not None
+        return self._history is not None and self._history.contents is not None
 
     @property
     def explains_evictions(self) -> bool:
         """Whether it is remembered how keys were lost."""
-        return self._journal is not None and self._journal.losses is not None
+        return self._history is not None and self._history.losses is not None
 
     @property
     def tracks_evictions(self) -> bool:
         """Whether evicted contents are recorded."""
-        return self._journal is not None and self._journal.evictions is not None
+        return self._history is not None and self._history.evictions is not None
 
     @property
     def null_block(self) -> KVCacheBlock:
@@ -465,15 +322,14 @@ class BlockPool(BlockStore):
         views = self.views(ids)
         if len(ids) > 0:
             self._reserve_external()
-        facts = self._facts
-        if facts is not None:
-            facts._stamp()
+        for each in self._listeners:
+            each.begins()
         try:
             self._serve(0)
             self._fill(ids, 0, wanted)
             self._add_external_holders(ids, 1)
-            if facts is not None:
-                facts._add_blocks(facts._add(TAKE, "", 0, self._num_free), NUM_NEW, ids, 0, wanted)
+            for each in self._listeners:
+                each.took(ids, self._num_free)
             at: i64 = 0
             while at < i64(len(ids)):
                 views[at]._id = i64(ids[at])
@@ -576,10 +432,7 @@ class BlockPool(BlockStore):
 
     def take_events(self) -> list[KVCacheEvent]:
         """Return the events since the last call, oldest first; empty unless they are recorded."""
-        journal = self._journal
-        if journal is None:
-            return []
-        return journal.take_events()
+        return [] if self._history is None else self._history.take_events()
 
     def take_evictions(self) -> list[Eviction]:
         """Return the evictions since the last call, oldest first; empty unless they are recorded.
@@ -587,10 +440,7 @@ class BlockPool(BlockStore):
         Raises:
             JournalGapError: more have come in between than are kept. The next call returns those after them.
         """
-        journal = self._journal
-        if journal is None:
-            return []
-        return journal.take_evictions()
+        return [] if self._history is None else self._history.read_evictions(0)
 
     def read_evictions(self, *, from_start: bool = False) -> EvictionReader:
         """Return a reader of the evictions from now on, or, from the start, the one behind `take_evictions`.
@@ -598,67 +448,12 @@ class BlockPool(BlockStore):
         Raises:
             UnsupportedError: made without ``track_evictions``.
         """
-        journal = self._journal
-        if journal is None or journal.evictions is None:
+        history = self._history
+        if history is None or history.evictions is None:
             raise UnsupportedError("track_evictions: evictions are recorded only with track_evictions=True")
-        return EvictionReader(journal, 0 if from_start else journal.add_eviction_reader())
+        return EvictionReader(history, 0 if from_start else history.add_eviction_reader())
 
     def take_losses(self) -> dict[int, int]:
         """Return how many keys were lost since the last call, by ``3 * group + cause - 1``; empty if not counted."""
-        journal = self._journal
-        if journal is None:
-            return {}
-        losses = journal.losses
+        losses = None if self._history is None else self._history.losses
         return {} if losses is None else losses.take_counts()
-
-
-@final
-class KVCacheBlock:
-    """A view of one block: cheap to make, nothing is stored per block.
-
-    Attributes:
-        block_id: id within the pool.
-    """
-
-    def __init__(self, pool: BlockPool, block_id: i64) -> None:
-        """Look at a block of a pool."""
-        self._pool = pool
-        self._id: i64 = block_id
-
-    @property
-    def block_id(self) -> int:
-        """Id within the pool."""
-        return self._id
-
-    @property
-    def ref_cnt(self) -> int:
-        """Number of holders now."""
-        return self._pool.ref_count(self._id)
-
-    @property
-    def block_hash(self) -> bytes | None:
-        """The 16-byte key it is published under now, or None."""
-        return self._pool.block_key(self._id)
-
-    @property
-    def is_null(self) -> bool:
-        """Whether it is the null block."""
-        return self._id == 0
-
-    def is_of(self, pool: BlockPool) -> bool:
-        """Return whether it is a block of this pool."""
-        return self._pool is pool
-
-    def __eq__(self, other: object) -> bool:
-        """Compare pool and id; leave other types to the other side."""
-        if not isinstance(other, KVCacheBlock):
-            return NotImplemented
-        return other._pool is self._pool and other._id == self._id
-
-    def __hash__(self) -> int:
-        """Hash by id."""
-        return hash(int(self._id))
-
-    def __repr__(self) -> str:
-        """Describe the block in one line."""
-        return f"KVCacheBlock({self._id}, ref_cnt={self.ref_cnt}, published={self.block_hash is not None})"

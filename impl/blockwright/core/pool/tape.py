@@ -13,6 +13,10 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros64
+from blockwright.core.keys.request import Request
+from blockwright.core.pool.index import PrefixIndex
+from blockwright.core.pool.listener import Listener, is_eviction
+from blockwright.events import BlockStored
 
 TAKE: Final = 0
 HOLD: Final = 1
@@ -31,7 +35,7 @@ HOLDERS: Final = 2**28
 
 
 @final
-class Tape:
+class Tape(Listener):
     """A buffer of words, with the function that is given them when it is full; that must not raise an error."""
 
     def __init__(self, size: int, note: Callable[[vec[i64], int], object]) -> None:
@@ -54,6 +58,32 @@ class Tape:
             stop -= 1
             if ids[stop] != 0:
                 self.put(verb, i64(ids[stop]))
+
+    def take(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        self.put_each(TAKE, ids, start, stop)
+
+    def hold(self, ids: vec[i32], is_hit: bool) -> None:
+        self.put_each(HIT if is_hit else HOLD, ids, 0, i64(len(ids)))
+
+    def copy_on_write(self, left: i64, source: i64, new: i64) -> None:
+        self.put(COPY, left, source, new)
+
+    def release(self, ids: vec[i32], start: i64, stop: i64, cause: i64) -> None:
+        self.put_each(DROP, ids, start, stop)
+
+    def publish(self, block: i64, request: Request, units: i64, at: i64, group: i64, size: i64, is_new: bool) -> None:
+        self.put(PUBLISH, block)
+
+    def publish_event(self, block: i64, event: BlockStored, is_new: bool) -> None:
+        self.put(PUBLISH, block)
+
+    def forget(self, block: i64, low: i64, high: i64, group: i64, is_last: bool, cause: i64) -> None:
+        if not is_eviction(cause):  # the block is taken, and with that its key goes
+            self.put(FORGET, block)
+
+    def forget_all(self, index: PrefixIndex) -> None:
+        if index.num_keyed > 0:
+            self.put(RESET, 0)
 
     def end(self, num_free: i64, num_keyed: i64) -> None:
         """Write that a call has ended, if it wrote anything: with how many blocks free, and how many findable."""

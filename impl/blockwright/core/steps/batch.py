@@ -3,7 +3,7 @@
 Slots take two passes over the requests, so that a step that changes only counts, as most do in decoding, costs little:
 
     count each     check every request; one whose step only counts on (see `is_in_place`) is counted at once
-    serve each     the others, in order: count, prepare, and act, as a single call does (`effects`)
+    serve each     the others, in order, each as a single call does it (`effects.give`)
 
 Where a request is wrong, or the batch ends early, the counts are taken back. A batch has the same effect as calls of
 single requests, one after another.
@@ -12,24 +12,22 @@ single requests, one after another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import cast, final
 
 from librt.strings import read_i32_le
-from librt.vecs import append, extend, vec
+from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.block_hash import HashChain
 from blockwright.core.keys.packed import cut_to, with_room, zeros32, zeros64
 from blockwright.core.keys.request import MAX_LENGTH, Request, no_request, pack_tokens
-from blockwright.core.pool.facts import BATCH, REFUSE, STEP, Journal
-from blockwright.core.steps.effects import act, only_publishes, prepare, publish_step, serve_in_place, undo
+from blockwright.core.steps.effects import Answer, give, serve_in_place
 from blockwright.core.steps.outcomes import BatchAllocation
 from blockwright.core.steps.plans import fits, refuse_never
 from blockwright.core.steps.preconditions import check_ask, is_in_place, keeps_up, tables_of
 from blockwright.core.steps.publication import publishes_now
 from blockwright.core.steps.state import State
 from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
-from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.table import RequestTables
 from blockwright.core.tables.window import FOR_EVER
 from blockwright.errors import DuplicateRequestError, InvalidArgumentError
@@ -47,17 +45,14 @@ def grow_each(
     changes = state.changes
     changes.clear()
     changes.start_batch(size)
-    journal = state.journal
-    if journal is not None:
-        journal._stamp()
+    state.listeners.begins()
     nothing = vec[i32]()
     done = BatchAllocation(0, None, nothing, nothing, nothing, nothing, nothing, int(state.num_batches) + 1)
     try:
         state.pool.require_whole()
         count_each(state, batch, each, news, aheads, drafts)
         serve_each(state, batch, each, news, aheads, drafts, done)
-        if journal is not None:
-            note_batch(state, journal, batch, each, news, done)
+        note_batch(state, batch, each, news, done)
     except BaseException:
         if changes.has_begun:
             state.tear()
@@ -67,21 +62,17 @@ def grow_each(
     return done
 
 
-def note_batch(
-    state: State, journal: Journal, batch: list[Request], each: i64, news: vec[i64], done: BatchAllocation
-) -> None:
-    """Write one fact for all requests that a batch has served, and one for the request that ended it."""
+def note_batch(state: State, batch: list[Request], each: i64, news: vec[i64], done: BatchAllocation) -> None:
+    """Tell of all requests that a batch has served, and of the one that ended it."""
     served: i64 = done.num_served
     tokens = each * served
-    if len(news) > 0:
-        tokens = 0
-        at: i64 = 0
-        while at < served:
-            tokens += news[at]
-            at += 1
-    journal._say(journal._add(BATCH, "", tokens, state.pool._num_free), STEP, served)
+    at: i64 = 0
+    while at < min(served, i64(len(news))):
+        tokens += news[at]
+        at += 1
+    state.listeners.served_batch(tokens, served)
     if served < i64(len(batch)):
-        journal._add(REFUSE, batch[served]._request_id, count_at(news, served, each), state.pool._num_free)
+        state.listeners.refused(batch[served], count_at(news, served, each))
 
 
 def count_each(
@@ -216,16 +207,11 @@ def serve_each(
     """Serve the requests of a checked batch that are not counted yet, and write down what changed."""
     changes = state.changes
     size: i64 = len(batch)
-    num_groups = state.config.num_groups
-    overlaps = state.config.overlaps
-    new_ids = vec[i32]()
-    room: i64 = 0
     served = size
     pending, ask = changes.pending, changes.ask
     publishes = publishes_now(state, ask)
     names = [""] * int(changes.num_pending)
-    changed = zeros32(3 * num_groups * changes.num_pending)
-    num_changed: i64 = 0
+    answer = Changed(state.config.num_groups, changes.num_pending)
     turn: i64 = 0
     while turn < changes.num_pending:
         served = i64(pending[turn])
@@ -234,6 +220,12 @@ def serve_each(
         ask.new = count_at(news, served, each)
         ask.ahead = count_at(aheads, served, 0)
         ask.drafts = count_at(drafts, served, 0)
+        ask.begin = request._num_computed
+        ask.known = request._num_prompt + i64(len(request._output))
+        ask.stop = ask.begin + ask.new
+        ask.certain = ask.stop - ask.drafts
+        # Copies are reported with the index of their request in the batch.
+        changes.request = i32(served)
         if (
             changes.any_in_place
             and ask.drafts == 0
@@ -242,115 +234,84 @@ def serve_each(
         ):
             serve_in_place(state, request, tables, ask.new)
             changes.has_begun = True
-            changes.quiet = min(changes.quiet, request._lease - tables.num_written)
-            turn += 1
-            continue
-        ask.begin = request._num_computed
-        ask.known = request._num_prompt + i64(len(request._output))
-        ask.stop = ask.begin + ask.new
-        ask.certain = ask.stop - ask.drafts
-        if tables is not None and only_publishes(state, tables, ask):
-            if publishes:
-                request.hash_filled(ask.stop)
-            changes.has_begun = True
-            publish_step(state, request, tables, ask)
-            changes.quiet = min(changes.quiet, request._lease - ask.stop)
-            names[turn] = request._request_id
-            turn += 1
-            continue
-        if room < num_groups:  # one each, as most batches take at most
-            room = (changes.num_pending - turn) * num_groups
-            new_ids = with_room(new_ids, room)
-        changes.begin(tables, state.uniform_groups)
-        try:
+        else:
             if not fits(state, request, tables, ask):
                 break
             if publishes:
                 request.hash_filled(ask.stop)
-            # Copies are reported with the index of their request in the batch.
-            changes.request = i32(served)
-            ready = prepare(state, request, tables, ask, changes)
-            if changes.grown > room:
-                room = max(changes.grown, (changes.num_pending - turn) * num_groups)
-                new_ids = with_room(new_ids, room)
-            if overlaps and ask.new > 0:  # the last that takes memory
-                state.steps[-1].record(ready, ask.new, ask.drafts)
-            changes.has_begun = True
-            act(state, request, ready, ask, tables is None, changes)
-        except BaseException:
-            undo(state, request, tables, changes, changes.has_begun)
-            raise
+            give(state, request, tables, ask, answer)
+            names[turn] = request._request_id
         changes.quiet = min(changes.quiet, request._lease - ask.stop)
-        room -= changes.grown
-        names[turn] = request._request_id
         turn += 1
-        # Only tables that changed are written down, so that a worker's replica costs nothing for the others.
-        if changes.grown > 0 or i64(len(changes.nulled)) > changes.num_nulled:
-            num_new: i64 = len(new_ids)
-            if tables is not None and state.uniform_groups and changes.grown == num_groups:
-                taken = changes.taken
-                new_ids = append(new_ids, taken[0]) if num_groups == 1 else extend(new_ids, taken)
-            else:
-                new_ids = with_new(new_ids, ready, changes)
-            num_changed = write_changed(changed, num_changed, served * num_groups, num_new, ready, changes)
+        answer.num_left -= 1
     if turn < changes.num_pending:
         done.refused = int(served)
         take_back(state, batch, served)
     else:
         served = size
     done.num_served = int(served)
-    if not overlaps and size > 0 and served == size:
+    if not state.config.overlaps and size > 0 and served == size:
         done.lease = int(max(0, changes.quiet))
     done.name(names, pending, size)
-    done.tell(size * num_groups, changed, num_changed)
-    done.new_block_ids = new_ids
+    done.tell(size * state.config.num_groups, answer.changed, answer.num_changed)
+    done.new_block_ids = answer.new_ids
     done.nulled_entries = changes.nulled
     done.replaced_entries = changes.replaced
 
 
-def with_new(ids: vec[i32], tables: RequestTables, changes: StepScratch) -> vec[i32]:
-    """Return the ids with those of the blocks that a step has appended to tables; there is room for them."""
-    at: i64 = 0
-    while at < i64(len(changes.runs)):
-        stop: i64 = i64(changes.runs[at])
-        held = changes.held_in(at)
-        if held == i64(len(tables.by_group[at].blocks)):
-            at = stop
-        while at < stop:
-            blocks = tables.by_group[at].blocks
-            entry = held
-            while entry < i64(len(blocks)):
-                ids = append(ids, blocks[entry])
-                entry += 1
-            at += 1
-    return ids
+@final
+class Changed(Answer):
+    """What the steps of a batch have changed in the tables.
 
-
-def write_changed(
-    changed: vec[i32], at: i64, first: i64, num_new: i64, tables: RequestTables, changes: StepScratch
-) -> i64:
-    """Write down the tables that a step has changed, from `at` on, the first group's as number `first`; return the end.
-
-    `num_new` ids stand before those of the step.
+    Attributes:
+        new_ids: of the blocks that were appended to tables.
+        room: how many more there is room for.
+        changed, num_changed: three numbers for each table that changed (`BatchAllocation.changed_tables`), and zeros.
+        num_left: requests that are still to be served.
     """
-    num_nulled = i32(changes.num_nulled)
-    nulls = i64(len(changes.nulled)) > changes.num_nulled
-    group: i64 = 0
-    while group < i64(len(changes.runs)):
-        stop: i64 = i64(changes.runs[group])
-        more: i64 = i64(len(tables.by_group[group].blocks)) - changes.held_in(group)
-        count: i32 = changes.nulled_each[group] if nulls else 0
-        if more == 0 and count == 0:
-            group = stop
-        while group < stop:
-            num_new += more
-            num_nulled += count
-            changed[at] = i32(first + group)
-            changed[at + 1] = i32(num_new)
-            changed[at + 2] = num_nulled
-            at += 3
-            group += 1
-    return at
+
+    def __init__(self, num_groups: i64, num_left: i64) -> None:
+        self.new_ids: vec[i32] = vec[i32]()
+        self.room: i64 = 0
+        self.changed: vec[i32] = zeros32(3 * num_groups * num_left)
+        self.num_changed: i64 = 0
+        self.num_left: i64 = num_left
+
+    def make_room(self, state: State, ready: RequestTables, ask: StepRequest) -> None:
+        if state.changes.grown > self.room:  # one for each table, as most batches take at most
+            self.room = max(state.changes.grown, self.num_left * state.config.num_groups)
+            self.new_ids = with_room(self.new_ids, self.room)
+
+    def write(self, state: State, ready: RequestTables) -> None:
+        changes, num_groups = state.changes, state.config.num_groups
+        nulls = i64(len(changes.nulled)) > changes.num_nulled
+        # Only tables that changed are written down, so that a worker's replica costs nothing for the others.
+        if changes.grown == 0 and not nulls:
+            return
+        self.room -= changes.grown
+        new_ids, changed, put = self.new_ids, self.changed, self.num_changed
+        num_nulled = i32(changes.num_nulled)
+        first = i64(changes.request) * num_groups
+        group: i64 = 0
+        while group < num_groups:
+            stop: i64 = i64(changes.runs[group])
+            held = changes.held_in(group)
+            count: i32 = changes.nulled_each[group] if nulls else 0
+            if held == i64(len(ready.by_group[group].blocks)) and count == 0:
+                group = stop
+            while group < stop:
+                blocks = ready.by_group[group].blocks
+                entry = held
+                while entry < i64(len(blocks)):
+                    new_ids = append(new_ids, blocks[entry])
+                    entry += 1
+                num_nulled += count
+                changed[put] = i32(first + group)
+                changed[put + 1] = i32(len(new_ids))
+                changed[put + 2] = num_nulled
+                put += 3
+                group += 1
+        self.new_ids, self.num_changed = new_ids, put
 
 
 def count_at(counts: vec[i64], at: i64, each: i64) -> i64:

@@ -42,7 +42,7 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
                 group.most_states(table, state.config.overlaps, running.checkpoint),
                 whole,
                 useful,
-                int(group.sinks),
+                [entry for entry in range(len(table.blocks)) if group.stays(entry)],
             )
             facts.append(("MAMBA-3", f"states of drafts of request {name!r}", int(group.num_states), len(table.states)))
             holes = group.holes_ahead(table, int(running.num_written))
@@ -51,11 +51,8 @@ def check_state(state: State, held_elsewhere: Mapping[int, int] | None) -> None:
             what = f"entries that cover what is written of request {name!r}"
             facts.append(("TABLE-1", what, covered, min(len(table.blocks), covered)))
         demand_each(facts)
-    for step in state.steps:
-        for batch in step.fenced:
-            count_blocks(batch, holders)
-    for batch in state.loads.values():
-        count_blocks(batch, holders)
+    for left in state.all_left():
+        count_blocks(left.blocks, holders)
     # Taken before copies and outside holders are added: only requests that write can violate WRITE-1.
     sharers = [int(n) for n in holders]
     for _, source, destination in pool.pending_copies():
@@ -94,7 +91,7 @@ def slots_covered(tables: RequestTables, group: GroupTables) -> i64:
 
 
 def of_table(
-    name: str, table: GroupTable, in_a_row: bool, most: int, keyed: list[bool], useful: list[bool], sinks: int
+    name: str, table: GroupTable, in_a_row: bool, most: int, keyed: list[bool], useful: list[bool], staying: list[int]
 ) -> list[Fact]:
     """Return what must be so of one table and its own counters: TABLE-2, MAMBA-1, TRIM-1, TRIM-2 and PUB-2.
 
@@ -105,14 +102,14 @@ def of_table(
         most: blocks that the table may hold at most.
         keyed: whether each block of the pool is published.
         useful: whether some hit can need each of the entries that publication has passed.
-        sinks: leading entries that trimming leaves.
+        staying: entries that trimming leaves.
     """
     entries = [int(block) for block in table.blocks]
     foreign = [block for block in entries if not 0 <= block < len(keyed)]
     blocks = [block for block in entries if block != 0]
     start = int(table.num_trimmed)
-    gone = entries[sinks:start]
-    kept = [entry for entry in range(len(entries)) if entry < sinks or entry >= start]
+    kept = [entry for entry in range(len(entries)) if entry in staying or entry >= start]
+    gone = [entries[entry] for entry in range(min(start, len(entries))) if entry not in staying]
     facts: list[Fact] = [
         ("TABLE-2", f"foreign blocks in the table of request {name!r}", [], foreign),
         ("MAMBA-1", f"blocks of request {name!r}, of which there may be {most}", min(len(blocks), most), len(blocks)),

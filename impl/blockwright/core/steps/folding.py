@@ -9,13 +9,12 @@ from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.request import Request
-from blockwright.core.pool.tape import ADVANCE
-from blockwright.core.steps.effects import hear, note_request
 from blockwright.core.steps.outcomes import BatchAllocation
 from blockwright.core.steps.preconditions import reach, tables_of_each
-from blockwright.core.steps.state import State
+from blockwright.core.steps.publication import declare
+from blockwright.core.steps.state import Left, State
 from blockwright.core.tables.group import GroupTables
-from blockwright.core.tables.table import GroupTable, RequestTables
+from blockwright.core.tables.table import NO_WANTS, GroupTable, RequestTables
 from blockwright.errors import InvalidArgumentError
 
 
@@ -33,16 +32,13 @@ def fold_each(state: State, batch: list[Request], counts: vec[i64]) -> BatchAllo
             )
     size: i64 = len(batch)
     folds = vec[i32]()
-    try:
+    with state:
         i: i64 = 0
         while i < size:
             tables = every[i]
             tables.request = batch[i]  # which may know more tokens, and their keys
             folds = fold(state, tables, counts[i] if len(counts) > 0 else 0, i, folds)
             i += 1
-    except BaseException:
-        state.tear()
-        raise
     nothing = vec[i32]()
     done = BatchAllocation(len(batch), None, nothing, nothing, nothing, nothing, folds, int(state.num_batches))
     done.tell(size * state.config.num_groups, nothing, 0)
@@ -51,14 +47,11 @@ def fold_each(state: State, batch: list[Request], counts: vec[i64]) -> BatchAllo
 
 def fold(state: State, tables: RequestTables, count: i64, number: i64, folds: vec[i32]) -> vec[i32]:
     """Fold the duplicates of a request of which some tokens are computed; return `folds` with its entries appended."""
-    hear(state, tables.request, tables, count)
-    tables.num_certain = max(tables.num_certain, count)
-    if not state.config.overlaps:
-        tables.num_settled = max(tables.num_settled, count)
+    declare(state, tables.request, tables, count)
     stop = min(count, tables.num_settled)
     if stop <= tables.num_folded:
         return folds
-    note_request(state, tables, ADVANCE, stop)
+    state.listeners.goes_on(tables, stop)
     batch: list[vec[i32]] = []
     is_any = False
     for at, group in enumerate(state.groups):
@@ -69,12 +62,9 @@ def fold(state: State, tables: RequestTables, count: i64, number: i64, folds: ve
         is_any = is_any or len(own) > 0
         batch.append(own)
     tables.num_folded = stop
-    in_flight = len(state.steps) > 0 and tables.last_step >= state.steps[0].number
-    if is_any and in_flight:  # law: FLIGHT-1
+    if is_any and state.is_in_flight(tables):  # law: FLIGHT-1
         step = state.steps[int(tables.last_step - state.steps[0].number)]
-        step.wishes.append(None)
-        step.wants.append(vec[i64]())
-        step.fenced.append(batch)
+        step.fenced.append(Left(batch, None, NO_WANTS))
     elif is_any:
         for blocks in batch:
             state.pool._release(blocks, 0, i64(len(blocks)))

@@ -10,9 +10,7 @@ from mypy_extensions import i64
 
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.blocks import KVCacheBlocks
-from blockwright.core.pool.facts import FORK, NUM_HELD, NUM_NEW
-from blockwright.core.pool.tape import ADVANCE
-from blockwright.core.steps.effects import note_request, undo
+from blockwright.core.steps.effects import undo
 from blockwright.core.steps.preconditions import check_keys, reach, refuse_lost, tables_of, tables_running
 from blockwright.core.steps.publication import publish_due
 from blockwright.core.steps.state import State
@@ -32,9 +30,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         return None
     has_begun = False
     reserve_tails(state, tables)
-    journal = state.journal
-    if journal is not None:
-        journal._stamp()
+    state.listeners.begins()
     try:
         by_group: list[GroupTable] = []
         for group, table in zip(state.groups, tables.by_group):
@@ -55,7 +51,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         given = KVCacheBlocks(state.pool, [table.blocks[:] for table in by_group])
         has_begun = True
         state.pool._serve(tables.tenant)
-        note_request(state, new, ADVANCE, tables.num_settled)
+        state.listeners.goes_on(new, tables.num_settled)
         for group, table in zip(state.groups, by_group):
             group.share(table.blocks)
         for group, table in zip(state.groups, by_group):
@@ -85,12 +81,7 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         new.is_forked = True
         child._held = new
         child._was_admitted = True
-        if journal is not None:
-            base = journal._add(FORK, child._request_id, computed, state.pool._num_free)
-            for table in by_group:
-                journal._add_blocks(base, NUM_NEW, table.states, 0, i64(len(table.states)))
-            for table in by_group:
-                journal._add_blocks(base, NUM_HELD, table.blocks, 0, i64(len(table.blocks)))
+        state.listeners.forked(child, new)
     except BaseException:
         undo(state, child, None, state.changes, has_begun)
         raise
@@ -108,7 +99,7 @@ def check_fork(state: State, parent: Request, tables: RequestTables, child: Requ
     computed = parent._num_computed
     known = min(reach(state, tables, int(computed)), parent.num_tokens)
     if state.config.overlaps:
-        if len(state.steps) > 0 and tables.last_step >= state.steps[0].number:
+        if state.is_in_flight(tables):
             raise UnknownStepError(f"parent: a step in flight computes tokens of {name!r}; settle it first")
         if known < int(tables.num_written):
             raise InvalidArgumentError(f"parent: append the settled tokens of {name!r} first")

@@ -15,8 +15,7 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from blockwright.core.keys.request import Request, count_of
-from blockwright.core.pool.facts import LOADED, SETTLE, START, STEP
-from blockwright.core.steps.effects import know_sources, release_batch, vacate
+from blockwright.core.steps.ending import let_go, vacate
 from blockwright.core.steps.preconditions import tables_of
 from blockwright.core.steps.publication import NOT_RUN, make_keys, publish_all_due, publish_due, publish_filled
 from blockwright.core.steps.state import State, StepInFlight
@@ -32,24 +31,13 @@ def start_step(state: State) -> int:
     state.pool.require_whole()
     if state.config.unit > 0:
         reserve_all_tails(state, state.due.in_order())
-    step = StepInFlight(state.num_steps + 1)
-    has_begun = False
-    journal = state.journal
-    if journal is not None:
-        journal._stamp()
-    try:
-        state.steps.append(step)
-        has_begun = True
+    steps = [*state.steps, StepInFlight(state.num_steps + 1)]
+    state.listeners.begins()
+    with state:
+        state.steps = steps
         publish_all_due(state)
         state.num_steps += 1
-        if journal is not None:
-            journal._say(journal._add(START, "", 0, state.pool._num_free), STEP, state.num_steps)
-    except BaseException:
-        if has_begun:
-            state.tear()
-        elif len(state.steps) > 0 and state.steps[-1] is step:
-            state.steps.pop()
-        raise
+        state.listeners.started(state.num_steps)
     return state.num_steps
 
 
@@ -60,11 +48,8 @@ def new_step_starts(state: State) -> None:
     state.pool.require_whole()
     if state.config.unit > 0:
         reserve_all_tails(state, state.due.in_order())
-    try:
+    with state:
         publish_all_due(state)
-    except BaseException:
-        state.tear()
-        raise
 
 
 def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] | None) -> None:
@@ -81,10 +66,8 @@ def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] 
         for tables, new in zip(done.tables, done.news):  # of requests that are gone too: it does no harm
             make_keys(state, tables.request, tables.num_settled + new)
     reserve_all_tails(state, done.tables)
-    journal = state.journal
-    if journal is not None:
-        journal._stamp()
-    try:
+    state.listeners.begins()
+    with state:
         del state.steps[0]
         i: i64 = 0
         while i < i64(len(done.tables)):
@@ -94,14 +77,9 @@ def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] 
                 back: i64 = 0 if rejected is None else rejected[i]
                 settle_request(state, tables, done.news[i], done.drafts[i], back)
             i += 1
-        for batch, wish, wants in zip(done.fenced, done.wishes, done.wants):
-            release_batch(state, batch, wish, wants)
-        if journal is not None:
-            journal._say(journal._add(SETTLE, "", 0, state.pool._num_free), STEP, done.number)
-    except BaseException:
-        if len(state.steps) == 0 or state.steps[0] is not done:
-            state.tear()
-        raise
+        for left in done.fenced:
+            let_go(state, left)
+        state.listeners.settled(done.number)
 
 
 def rejections(state: State, done: StepInFlight, given: Mapping[str, int] | None) -> vec[i64] | None:
@@ -133,7 +111,7 @@ def settle_request(state: State, tables: RequestTables, new: i64, drafts: i64, b
     # Later steps in flight began behind the rejected drafts, so they move back by as much.
     tables.num_written -= back
     tables.num_certain = tables.num_written
-    if back > 0 and (len(state.steps) == 0 or tables.last_step < state.steps[0].number):
+    if back > 0 and not state.is_in_flight(tables):
         tables.num_drafts -= back
     if state.config.settles and state.config.caching:
         request = tables.request
@@ -141,7 +119,7 @@ def settle_request(state: State, tables: RequestTables, new: i64, drafts: i64, b
         publish_filled(state, tables, request, count, stopped)
         if state.config.unit > 0 and request._block_size > 0:
             publish_tails(state, tables, request, count)
-    elif len(state.steps) == 0 or tables.last_step < state.steps[0].number:
+    elif not state.is_in_flight(tables):
         publish_due(state, tables, tables.request)
 
 
@@ -149,20 +127,13 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
     """Report that a load has ended and how many of its tokens came: ``finish_load``. law: LOAD-1, READ-1."""
     count = count_of("num_loaded_tokens", num_loaded_tokens)
     state.pool.require_whole()
-    journal = state.journal
-    if journal is not None:
-        journal._stamp()
-    batch = state.loads.get(request._request_id)
-    if batch is not None:  # whoever runs under the id now is not loading: that is refused until this has ended
-        try:
+    state.listeners.begins()
+    left = state.loads.get(request._request_id)
+    if left is not None:  # whoever runs under the id now is not loading: that is refused until this has ended
+        with state:
             del state.loads[request._request_id]
-            wish = state.load_wishes.pop(request._request_id, None)
-            release_batch(state, batch, wish, state.load_wants.pop(request._request_id))
-            if journal is not None:
-                journal._add(LOADED, request._request_id, count, state.pool._num_free)
-        except BaseException:
-            state.tear()
-            raise
+            let_go(state, left)
+            state.listeners.loaded(request, None, 0, count)
         return False
     tables = tables_of(state, request)
     if tables is None or tables.num_loading == 0:
@@ -179,7 +150,7 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
     reserve_tails(state, tables, stop)
     make_keys(state, request, stop)
     hit = tables.num_written
-    try:
+    with state:
         tables.num_loading = 0
         tables.num_written = stop
         tables.num_certain = stop
@@ -193,10 +164,5 @@ def finish_load(state: State, request: Request, num_loaded_tokens: int) -> bool:
         if not is_whole:
             vacate(state, tables, stop if has_state else NOT_RUN, True)
             request._held = None
-        if journal is not None:
-            base = journal._add(LOADED, request._request_id, count, state.pool._num_free)
-            know_sources(journal, base, request, hit, count, tables.is_resumed)
-    except BaseException:
-        state.tear()
-        raise
+        state.listeners.loaded(request, tables, hit, count)
     return is_whole

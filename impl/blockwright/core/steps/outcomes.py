@@ -244,19 +244,18 @@ class BatchAllocation:
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         """Pickle the buffers as bytes, in this machine's byte order, for workers of other processes. O(requests)."""
+        nothing = vec[i32]()
         were_given = self.num_tables < 0  # offsets that were made are made again
+        offsets = (self._new_block_offsets, self._nulled_offsets) if were_given else (nothing, nothing)
+        buffers = (self.new_block_ids, offsets[0], self.nulled_entries, offsets[1], self.replaced_entries)
+        packed = [bytes(memoryview(buffer)) for buffer in (*buffers, self.changed_tables)]
         return restored_allocation, (
             self.num_served,
             self.refused,
-            bytes(memoryview(self.new_block_ids)),
-            bytes(memoryview(self._new_block_offsets)) if were_given else b"",
-            bytes(memoryview(self.nulled_entries)),
-            bytes(memoryview(self._nulled_offsets)) if were_given else b"",
-            bytes(memoryview(self.replaced_entries)),
+            packed,
             self.number,
             self.request_ids,
             int(self.num_tables),
-            bytes(memoryview(self.changed_tables)),
         )
 
     def __repr__(self) -> str:
@@ -267,30 +266,12 @@ class BatchAllocation:
 
 
 def restored_allocation(
-    num_served: int,
-    refused: int | None,
-    new_block_ids: bytes,
-    new_block_offsets: bytes,
-    nulled_entries: bytes,
-    nulled_offsets: bytes,
-    replaced_entries: bytes,
-    number: int,
-    request_ids: list[str],
-    num_tables: int,
-    changed_tables: bytes,
+    num_served: int, refused: int | None, packed: list[bytes], number: int, request_ids: list[str], num_tables: int
 ) -> BatchAllocation:
+    new, new_offsets, nulled, nulled_offsets, replaced, changed = [_unpacked(data) for data in packed]
     restored = BatchAllocation(
-        num_served,
-        refused,
-        _unpacked(new_block_ids),
-        _unpacked(new_block_offsets),
-        _unpacked(nulled_entries),
-        _unpacked(nulled_offsets),
-        _unpacked(replaced_entries),
-        number,
-        request_ids,
+        num_served, refused, new, new_offsets, nulled, nulled_offsets, replaced, number, request_ids
     )
-    changed = _unpacked(changed_tables)
     restored.tell(num_tables, changed, len(changed))
     return restored
 

@@ -19,7 +19,7 @@ from blockwright.core.steps.publication import trim_end
 from blockwright.core.steps.state import State
 from blockwright.core.steps.units import count_outgrown, count_part, has_room
 from blockwright.core.tables.ask import StepRequest
-from blockwright.core.tables.group import LAST_STATE, GroupTables, layout_for
+from blockwright.core.tables.layouts import group_of
 from blockwright.core.tables.table import RequestTables
 from blockwright.errors import NeverFitsError
 from blockwright.kinds import KVCacheSpec
@@ -208,12 +208,12 @@ def returning_blocks(state: State) -> tuple[dict[int, int], dict[str, int]]:
     behind_loads: dict[str, int] = {}
     for step in state.steps:
         count = 0
-        for batch in step.fenced:
-            count += freed_by(state, batch, held)
+        for left in step.fenced:
+            count += freed_by(state, left.blocks, held)
         if count > 0:
             behind_steps[int(step.number)] = count
-    for name, batch in state.loads.items():
-        count = freed_by(state, batch, held)
+    for name, left in state.loads.items():
+        count = freed_by(state, left.blocks, held)
         if count > 0:
             behind_loads[name] = count
     return behind_steps, behind_loads
@@ -238,9 +238,6 @@ def refuse_never(state: State, request: Request, tables: RequestTables | None, a
     """Raise an error for a counted ask of a new request that the pool could not hold even alone.
 
     A running request that has outgrown the pool is not refused so: it is preempted like any other, and then is new.
-
-    Raises:
-        NeverFitsError: unless the manager was made to return None instead.
     """
     most = state.pool.num_blocks - 1
     if tables is None and ask.most > most and state.config.raises_never:
@@ -273,16 +270,10 @@ def can_load(state: State, request: Request, num_new_computed_tokens: int, num_e
 
 def request_version(state: State, request: Request, tables: RequestTables | None) -> tuple[int, ...]:
     """Return the facts beside the pool on which a plan depends."""
-    if tables is None:
-        return (int(request._num_computed), request.num_tokens, int(state.num_steps), len(state.steps))
-    counts = (
-        int(tables.num_written),
-        int(tables.num_certain),
-        int(tables.num_settled),
-        int(tables.last_step),
-        int(tables.num_loading),
-    )
-    return (int(request._num_computed), request.num_tokens, int(state.num_steps), len(state.steps), *counts)
+    counts = [request._num_computed, i64(request.num_tokens), state.num_steps, i64(len(state.steps))]
+    if tables is not None:
+        counts += [tables.num_written, tables.num_certain, tables.num_settled, tables.last_step, tables.num_loading]
+    return tuple([int(count) for count in counts])
 
 
 def most_held(state: State, tables: RequestTables, ask: StepRequest) -> i64:
@@ -292,7 +283,7 @@ def most_held(state: State, tables: RequestTables, ask: StepRequest) -> i64:
         most += group.missing_in(len(table.blocks), ask) + i64(len(table.states))
         first = group.first_kept(ask.begin)
         for entry, block in enumerate(table.blocks):
-            if block != 0 and (i64(entry) >= first or i64(entry) < group.sinks):
+            if block != 0 and (i64(entry) >= first or group.stays(i64(entry))):
                 most += 1
     return most
 
@@ -311,7 +302,7 @@ def most_blocks(
     for steps of one size. With more steps in flight, windows and chunks keep all blocks that the oldest of them reads,
     and a recurrent layer one more state for each.
 
-    Complexity: O(block_size) for windows, O(1) for the others. law: PLAN-2.
+    Complexity: O(block_size) for windows, O(chunk) for chunks, O(1) for the others. law: PLAN-2.
 
     Args:
         spec: the kind.
@@ -326,10 +317,10 @@ def most_blocks(
         UnsupportedError: no known kind.
     """
     tokens = count_of("num_tokens", num_tokens)
-    tables = GroupTables(spec, BlockPool(2, enable_caching), 0, spec.block_size)
+    tables = group_of(spec, BlockPool(2, enable_caching), 0, spec.block_size)
     most_new = count_of("step", min(step * steps_in_flight, num_tokens))
     most = int(tables.peak(tokens, most_new, count_of("num_encoder_tokens", num_encoder_tokens)))
-    if layout_for(spec, enable_caching) == LAST_STATE:
+    if spec.is_recurrent and enable_caching:
         more = int(tables.entries_for(tokens)) - 2
         most += max(0, min(steps_in_flight - 1, more))
     if tables.runs_ahead:

@@ -29,11 +29,7 @@ from blockwright.errors import (
 
 
 def tables_of(state: State, request: Request) -> RequestTables | None:
-    """Return a request's tables here, or None.
-
-    Raises:
-        DuplicateRequestError: another request runs under its id.
-    """
+    """Return a request's tables here, or None."""
     if not isinstance(request, Request):
         raise no_request(request)
     # A request remembers its tables, which spares decoding a dictionary lookup by its id.
@@ -58,11 +54,7 @@ def looked_up(state: State, request: Request) -> RequestTables | None:
 
 
 def give_keys(state: State, request: Request) -> None:
-    """Hash a request that was made without a block size, if prefixes are cached.
-
-    Raises:
-        InvalidArgumentError: it is no request.
-    """
+    """Hash a request that was made without a block size, if prefixes are cached."""
     if not isinstance(request, Request):
         raise no_request(request)
     if state.config.caching and request._block_size < 0:
@@ -86,12 +78,7 @@ def tables_running(state: State, request: Request) -> RequestTables:
 
 
 def tables_of_each(state: State, batch: list[Request]) -> list[RequestTables]:
-    """Return the tables of requests that run, each of them once.
-
-    Raises:
-        UnknownRequestError: a request holds no blocks here.
-        DuplicateRequestError: a request is twice in the batch.
-    """
+    """Return the tables of requests that run, each of them once."""
     state.num_batches += 1  # a number per batch finds repetitions without a set of all requests
     found: list[RequestTables] = []
     for asked in cast("list[object]", batch):
@@ -343,7 +330,7 @@ def check_overlap(state: State, request: Request, tables: RequestTables) -> None
     if state.config.most_drafts < 0 or tables.num_drafts == 0:
         return
     known: i64 = request._num_prompt + i64(len(request._output))
-    if tables.last_step >= state.steps[0].number or known < tables.num_written:
+    if state.is_in_flight(tables) or known < tables.num_written:
         raise InvalidArgumentError(
             f"request: a recurrent layer of {request.request_id!r} must know which of {tables.num_drafts} drafts "
             "hold; settle their step and append the accepted tokens first"
@@ -351,11 +338,7 @@ def check_overlap(state: State, request: Request, tables: RequestTables) -> None
 
 
 def length_of_hit(state: State, num_new_computed_tokens: int, blocks: KVCacheBlocks) -> i64:
-    """Return the length of a hit that may end inside a block, whose blocks show it only up to a unit.
-
-    Raises:
-        StaleHitError: no hit of that length has as many blocks.
-    """
+    """Return the length of a hit that may end inside a block, whose blocks show it only up to a unit."""
     if not 0 <= num_new_computed_tokens <= int(state.config.max_len):
         raise StaleHitError(f"num_new_computed_tokens: no hit has {num_new_computed_tokens} tokens")
     length: i64 = num_new_computed_tokens
@@ -427,9 +410,6 @@ def cut_for_load(state: State, request: Request, ask: StepRequest) -> None:
 
     The load writes whole blocks, so that it needs its own, and the part of the hit might be copied only later. law:
     LOAD-2.
-
-    Raises:
-        StaleHitError: the hit, its part included, does not hold any more.
     """
     hit = ask.hit
     length: i64 = ask.hit_length // state.config.whole_alignment * state.config.whole_alignment

@@ -60,16 +60,14 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
     if tables.is_due:
         publish_due(state, tables, request)
     known: i64 = request._num_prompt + i64(len(request._output))
-    is_due = False
-    in_place = state.config.max_len
+    is_due, in_place = False, state.config.max_len
     publishes = publishes_now(state, ask)
     # A load may bring less.
     certain: i64 = max(ask.begin, min(ask.stop, known)) if ask.external == 0 else -1
     at: i64 = 0
-    runs = state.changes.runs
     while at < state.config.num_groups:
         group, first = state.groups[at], tables.by_group[at]
-        stop: i64 = i64(runs[at])
+        stop: i64 = i64(state.changes.runs[at])
         if first.in_place < ask.slots:
             while publishes and at < stop:
                 publish_to(state.groups[at], tables.by_group[at], request, min(ask.stop, known), NOT_RUN, 0)
@@ -80,7 +78,9 @@ def publish_taken(state: State, request: Request, tables: RequestTables, ask: St
             first.in_place = group.in_place_slots(first, state.config.caching, certain)
         in_place = min(in_place, first.in_place)
         at = stop
-    return note_due(state, request, tables, ask, is_due or (publishes and ask.checkpoint > 0), in_place)
+    # A request that publishes nothing, since something that it holds was forgotten, leaves no state inside either.
+    leaves = publishes and ask.checkpoint > 0 and tables.by_group[0].num_published <= state.config.max_len
+    return note_due(state, request, tables, ask, is_due or leaves, in_place)
 
 
 def note_due(
@@ -153,6 +153,63 @@ def publish_alike(state: State, request: Request, tables: RequestTables, ask: St
         if is_single:
             pool._publish_each(blocks, request, units, start, i64(len(by_group)))
     return min(in_place, end - 1)  # the step that fills a block publishes it, so it is not served in place
+
+
+def conclude(state: State, request: Request, tables: RequestTables, ask: StepRequest) -> None:
+    """Publish what a step fills, and count it. Takes no memory, except for events."""
+    # One that was given up is not published any more, though its key may be known now.
+    inside: i64 = kept_inside(state, tables, ask.begin) if tables.checkpoint > 0 else 0
+    tables.checkpoint = inside
+    if state.uniform_groups:
+        in_place = publish_alike(state, request, tables, ask)
+        if state.config.unit > 0:
+            in_place = note_due(state, request, tables, ask, False, in_place)
+    else:
+        in_place = publish_taken(state, request, tables, ask)
+    tables.in_place = 0 if ask.external > 0 else min(in_place, tables.trim_at)
+    tables.num_loading = ask.external
+    tables.checkpoint = ask.checkpoint if ask.checkpoint > 0 else inside
+    count_step(state, request, tables, ask.stop - ask.external, ask.new, ask.drafts)
+    note_lease(state, request, tables)
+
+
+def count_step(state: State, request: Request, tables: RequestTables, stop: i64, new: i64, drafts: i64) -> None:
+    """Count the tokens of a step that ends at `stop` as written: all that a step in place changes. Takes no memory."""
+    # law: LEN-1
+    tables.num_written = stop
+    tables.num_drafts = drafts
+    # With steps in flight the engine reports drafts that fail by settling; until then every token counts as certain.
+    if state.config.overlaps:
+        tables.num_certain = stop
+        if new > 0:
+            tables.last_step = state.num_steps
+    else:
+        known: i64 = request._num_prompt + i64(len(request._output))
+        tables.num_certain = max(stop - new, min(stop, known))
+        # law: GIVEN-1. What the request's count covers now, should this step be given up.
+        tables.num_settled = stop - new
+        tables.num_given = stop
+        if state.config.saves_states:  # tokens that are not known may be drafts, said or not
+            tables.num_drafts = max(0, stop - known)
+
+
+def hear(state: State, request: Request, tables: RequestTables, count: i64) -> None:
+    """Count the steps of a request that its engine took within the lease, without a call. law: LEASE-1."""
+    if tables.num_written < count:
+        count_step(state, request, tables, count, 0, 0)
+
+
+def note_lease(state: State, request: Request, tables: RequestTables) -> None:
+    """Tell a request how far it may go on without a call. law: LEASE-1."""
+    request._lease = 0 if state.config.overlaps or tables.is_due else tables.in_place
+
+
+def declare(state: State, request: Request, tables: RequestTables, count: i64) -> None:
+    """Count tokens as computed, since a call says so."""
+    hear(state, request, tables, count)
+    tables.num_certain = max(tables.num_certain, count)
+    if not state.config.overlaps:
+        tables.num_settled = max(tables.num_settled, count)
 
 
 def publish_filled(state: State, tables: RequestTables, request: Request, count: i64, stopped: i64) -> None:

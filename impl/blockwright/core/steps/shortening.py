@@ -6,11 +6,9 @@ from mypy_extensions import i64
 
 from blockwright.core.keys.packed import cut_to
 from blockwright.core.keys.request import Request
-from blockwright.core.pool.tape import ADVANCE
-from blockwright.core.steps.effects import hear, note_request
 from blockwright.core.steps.giving_up import give_up
 from blockwright.core.steps.preconditions import reach
-from blockwright.core.steps.publication import leaves_due
+from blockwright.core.steps.publication import hear, leaves_due
 from blockwright.core.steps.state import State
 from blockwright.core.tables.table import RequestTables
 from blockwright.errors import InvalidArgumentError, UnknownStepError, UnsupportedError
@@ -24,9 +22,9 @@ def shorten(state: State, request: Request, tables: RequestTables, count: i64) -
     check_shorter(state, request, tables, count)
     hear(state, request, tables, request._num_computed)
     known: i64 = request._num_prompt + i64(len(request._output))
-    note_request(state, tables, ADVANCE, tables.num_settled)
+    state.listeners.goes_on(tables, tables.num_settled)
     is_whole = count == max(tables.num_settled, request._num_computed)
-    try:
+    with state:
         # Whoever began on its last block meanwhile keeps that, and the next step has it copied.
         if state.config.caching and give_up(state, tables, count):
             tables.is_forked = True
@@ -53,9 +51,6 @@ def shorten(state: State, request: Request, tables: RequestTables, count: i64) -
         publishes = state.config.caching and not (tables.is_delayed or state.config.settles)
         if publishes and (was_due or not is_whole) and leaves_due(state, tables, request):
             state.due.add(tables)
-    except BaseException:
-        state.tear()
-        raise
 
 
 def check_shorter(state: State, request: Request, tables: RequestTables, count: i64) -> None:

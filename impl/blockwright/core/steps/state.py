@@ -14,17 +14,35 @@ from mypy_extensions import i32, i64
 from blockwright.config import KVCacheConfig
 from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.core.pool.blocks import KVCacheBlocks
-from blockwright.core.pool.facts import Journal
-from blockwright.core.pool.order.order import Wish
+from blockwright.core.pool.order import Wish
 from blockwright.core.pool.pool import BlockPool
+from blockwright.core.records.listeners import Listeners
 from blockwright.core.tables.changes import StepScratch
 from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import RequestTables
+from blockwright.core.worth.wanted import Wanted, classes_of
 
 _owners = [0]
 
+NO_HIT: Final = 2**62
+"""The alignment of hits where that is more: no request is as long, and no sum of it and a count of tokens overflows."""
 LAST_PROMPTS: Final = 32
 """How many prompts are remembered: requests that share a beginning seldom have more others between them."""
+
+
+@final
+class Left:
+    """What a released request leaves behind a step or a load that still touches it. It never changes.
+
+    Attributes:
+        blocks: all that it held, per group, in the order in which it is released backwards.
+        wish, wants: the hint for the blocks, and the lengths of hits that the request wanted kept.
+    """
+
+    def __init__(self, blocks: list[vec[i32]], wish: Wish | None, wants: vec[i64]) -> None:
+        self.blocks = blocks
+        self.wish = wish
+        self.wants: vec[i64] = wants
 
 
 @final
@@ -40,8 +58,7 @@ class StepInFlight:
         tables: one per request served; the tables of a request that has been released since have no owner.
         news: tokens that each computes, drafts included.
         drafts: how many of them are drafts.
-        fenced: batches of blocks, per group, in the order in which they were given up.
-        wishes, wants: the hint for each batch, and the lengths of hits that its request wanted kept.
+        fenced: what released requests have left, in the order in which they were released.
     """
 
     def __init__(self, number: i64) -> None:
@@ -49,9 +66,7 @@ class StepInFlight:
         self.tables: list[RequestTables] = []
         self.news: vec[i64] = vec[i64]()
         self.drafts: vec[i64] = vec[i64]()
-        self.fenced: list[list[vec[i32]]] = []
-        self.wishes: list[Wish | None] = []
-        self.wants: list[vec[i64]] = []
+        self.fenced: list[Left] = []
 
     def record(self, tables: RequestTables, new: i64, drafts: i64) -> None:
         """Record that the step computes `new` tokens of a request. O(1)."""
@@ -83,8 +98,6 @@ class StepInFlight:
                 twin.drafts = append(twin.drafts, self.drafts[i])
             i += 1
         twin.fenced = self.fenced[:]
-        twin.wishes = self.wishes[:]
-        twin.wants = self.wants[:]
         return twin
 
 
@@ -142,33 +155,38 @@ class DueStates:
 
 
 @final
-class Config:
-    """How a manager was made; it never changes, so copies share it.
+class Options:
+    """How a manager was made: the options that it was given, and what follows from them. It never changes.
+
+    Copies of a manager share it.
 
     Attributes:
         kv_cache_config: pool size and groups of layers.
-        num_groups: groups of layers.
         max_len: tokens that a request may have at most.
-        alignment: tokens that every hit is a multiple of; least_size: tokens of the smallest block.
-        unit: the same where hits may end inside blocks, else 0; whole_alignment: that of hits of whole blocks.
-        saves_states: with a unit, states of recurrent layers are found inside blocks.
-        hash_size: tokens per hashed block of requests that were made without a size.
-        most_drafts: drafts that every recurrent layer can take back, -1 where there is no such layer.
-        runs_ahead, drafts_within: steps of recurrent layers may run beyond the known tokens, with so many entries of a
-            table for the states of drafts at most.
+        unit: tokens at whose multiples hits may end inside blocks, or 0.
         caching, eagle, logs: whether prefixes are shared, a draft head recomputes a block, lookups are counted.
         overlaps, settles: whether steps are kept apart, and whether publication waits for their settlement.
         watermark: blocks that stay free when a request joins others.
         raises_never: whether a new request that could not be served even alone is an error.
+        num_groups: groups of layers.
+        least_size, most_size: tokens of the smallest block, and of the largest.
+        alignment, whole_alignment: tokens that every hit is a multiple of, and every hit of whole blocks.
+        hash_size: tokens per hashed block of requests that were made without a size.
+        most_drafts: drafts that every recurrent layer can take back, -1 where there is no such layer.
+        saves_states: with a unit, states of recurrent layers are found inside blocks.
+        runs_ahead, drafts_within: steps of recurrent layers may run beyond the known tokens, with so many entries of a
+            table for the states of drafts at most.
     """
 
     def __init__(
         self,
         kv_cache_config: KVCacheConfig,
-        sizes: list[int],
         max_len: i64,
-        alignment: i64,
-        most_drafts: i64,
+        unit: i64,
+        sizes: list[int],
+        drafts: list[int],
+        runs_ahead: bool,
+        *,
         caching: bool,
         eagle: bool,
         logs: bool,
@@ -176,59 +194,30 @@ class Config:
         settles: bool,
         watermark: i64,
         raises_never: bool,
-        runs_ahead: bool,
-        drafts_within: i64,
-        unit: i64,
     ) -> None:
-        """Take the fields as they are; `sizes` are the tokens per block of each group."""
-        self.kv_cache_config = kv_cache_config
-        self.num_groups: i64 = len(sizes)
-        self.max_len: i64 = max_len
-        self.alignment: i64 = unit if unit > 0 else alignment
-        self.unit: i64 = unit
-        self.saves_states = unit > 0 and most_drafts >= 0
-        self.whole_alignment: i64 = alignment
-        self.least_size: i64 = min(sizes, default=1)
-        self.most_size: i64 = max(sizes, default=1)
-        self.hash_size: i64 = unit if unit > 0 else math.gcd(*sizes)
-        self.most_drafts: i64 = most_drafts
-        self.caching = caching
-        self.eagle = eagle
-        self.logs = logs
-        self.overlaps = overlaps
-        self.settles = settles
-        self.watermark: i64 = watermark
-        self.raises_never = raises_never
-        self.runs_ahead = runs_ahead
-        self.drafts_within: i64 = drafts_within
-
-
-@final
-class Lookups:
-    """Lookups of requests that have been admitted, and whether the cache was reset, since the last statistics.
-
-    A request that was not admitted for the first time is counted apart.
-    """
-
-    def __init__(self) -> None:
-        self.was_reset = False
-        self.requests: i64 = 0
-        self.queries: i64 = 0
-        self.hits: i64 = 0
-        self.preempted_requests: i64 = 0
-        self.preempted_queries: i64 = 0
-        self.preempted_hits: i64 = 0
-
-    def copy(self) -> Lookups:
-        twin = Lookups()
-        twin.was_reset = self.was_reset
-        twin.requests = self.requests
-        twin.queries = self.queries
-        twin.hits = self.hits
-        twin.preempted_requests = self.preempted_requests
-        twin.preempted_queries = self.preempted_queries
-        twin.preempted_hits = self.preempted_hits
-        return twin
+        """Take the tokens per block of each group (`sizes`), and the drafts that each recurrent one keeps states of."""
+        self.kv_cache_config: Final = kv_cache_config
+        self.max_len: Final[i64] = max_len
+        self.unit: Final[i64] = unit
+        self.caching: Final = caching
+        self.eagle: Final = eagle
+        self.logs: Final = logs
+        self.overlaps: Final = overlaps
+        self.settles: Final = settles
+        self.watermark: Final[i64] = watermark
+        self.raises_never: Final = raises_never
+        self.num_groups: Final[i64] = len(sizes)
+        self.least_size: Final[i64] = min(sizes, default=1)
+        self.most_size: Final[i64] = max(sizes, default=1)
+        # A common hit must end on a block boundary in every group.
+        self.whole_alignment: Final[i64] = min(math.lcm(*sizes), NO_HIT)
+        self.alignment: Final[i64] = unit if unit > 0 else self.whole_alignment
+        self.hash_size: Final[i64] = unit if unit > 0 else math.gcd(*sizes)
+        # One draft more than the shortest layer keeps could not be taken back there.
+        self.most_drafts: Final[i64] = min(drafts, default=-1)
+        self.saves_states: Final = unit > 0 and len(drafts) > 0
+        self.runs_ahead: Final = runs_ahead
+        self.drafts_within: Final[i64] = max(drafts, default=0) if runs_ahead else 0
 
 
 @final
@@ -247,9 +236,6 @@ class LastPrompts:
         twin._prompts = self._prompts[:]
         twin._counts = self._counts[:]
         return twin
-
-    def are_kept(self) -> bool:
-        return len(self._prompts) > 0
 
     def clear(self) -> None:
         """Forget them all. O(their limit); takes no memory."""
@@ -333,17 +319,16 @@ class State:
         num_batches, num_forks, num_forgets, num_steps: batches served, forks made, times that blocks which several hold
             may have lost their keys, and steps started so far.
         steps: those in flight, oldest first.
-        loads, load_wishes, load_wants: blocks that wait for a load of a released request, the hint for them, and the
-            lengths of hits that the request wanted kept.
+        loads: what released requests have left behind a load.
+        wanted: what requests want kept, where blocks that nothing wanted needs are evicted first.
         due: requests with a last step that leaves a recurrent state.
         changes: of the step that is being made.
         nothing: the answer of a step that takes no block.
-        lookups: those of requests that have been admitted, for `PrefixCacheStats`.
-        last_prompts: what tells recurrent layers alone where prompts part.
-        journal: where facts are written, if anywhere. The pool writes to the same.
+        listeners: those who are told what a call does.
+        last_prompts: what tells recurrent layers alone where prompts part, if the manager `keeps_prompts`.
     """
 
-    def __init__(self, config: Config, pool: BlockPool, groups: list[GroupTables]) -> None:
+    def __init__(self, config: Options, pool: BlockPool, groups: list[GroupTables]) -> None:
         _owners[0] += 1
         self.config = config
         self.pool = pool
@@ -358,18 +343,24 @@ class State:
         self.num_forgets: i64 = 0
         self.num_steps: i64 = 0
         self.steps: list[StepInFlight] = []
-        self.loads: dict[str, list[vec[i32]]] = {}
-        self.load_wishes: dict[str, Wish] = {}
-        self.load_wants: dict[str, vec[i64]] = {}
+        self.loads: dict[str, Left] = {}
         self.due = DueStates()
+        classes = classes_of(pool)
+        self.wanted: Wanted | None = None
+        if classes is not None:
+            self.wanted = Wanted(
+                pool, groups, classes, config.alignment, config.whole_alignment, config.max_len, config.eagle
+            )
         self.margin: i64 = max([group.margin() for group in groups], default=0)
         self.changes = StepScratch(config.num_groups, runs_of(groups))
         self.nothing = KVCacheBlocks(pool, [vec[i32]() for _ in groups])
-        self.lookups = Lookups()
-        learns = config.caching and config.most_drafts >= 0 and (config.unit > 0 or pool._passing is not None)
+        self.listeners = Listeners(pool, groups)
+        learns = config.caching and config.most_drafts >= 0 and (config.unit > 0 or self.wanted is not None)
         shown = any([group.keeps_all for group in groups])
-        self.last_prompts = LastPrompts(LAST_PROMPTS if learns and not shown else 0)
-        self.journal: Journal | None = None
+        self.keeps_prompts = learns and not shown
+        self.last_prompts = LastPrompts(LAST_PROMPTS if self.keeps_prompts else 0)
+        order = pool._order
+        self.hears_prompts = self.keeps_prompts or (order is not None and order.learns)
 
     def copy(self) -> State:
         pool = self.pool.copy()
@@ -387,16 +378,27 @@ class State:
         twin.num_steps = self.num_steps
         twin.steps = [step.copy_for(twin.owner, twin.running) for step in self.steps]
         twin.loads = self.loads.copy()
-        twin.load_wishes = self.load_wishes.copy()
-        twin.load_wants = self.load_wants.copy()
         for tables in self.due.in_order():
             twin.due.add(twin.running[tables.request_id])
-        twin.lookups = self.lookups.copy()
+        twin.listeners = self.listeners.copy_for(pool, groups)
         twin.last_prompts = self.last_prompts.copy()
-        if self.journal is not None:
-            twin.journal = self.journal.copy()
-            pool._facts = twin.journal
+        twin.keeps_prompts, twin.hears_prompts = self.keeps_prompts, self.hears_prompts
         return twin
+
+    def is_in_flight(self, tables: RequestTables) -> bool:
+        """Return whether a step in flight computes tokens of a request. O(1). law: FLIGHT-1."""
+        return len(self.steps) > 0 and tables.last_step >= self.steps[0].number
+
+    def all_left(self) -> list[Left]:
+        """Return what released requests have left behind steps and loads, oldest first. O(what is left)."""
+        return [left for step in self.steps for left in step.fenced] + list(self.loads.values())
+
+    def __enter__(self) -> None:
+        """Begin a change that cannot be taken back: an error in it has all later calls refused."""
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is not None:
+            self.tear()
 
     def tear(self) -> None:
         self.owner = -1  # so that every request is looked up

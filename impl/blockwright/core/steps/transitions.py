@@ -13,16 +13,12 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.keys.request import Answer, Request
 from blockwright.core.pool.blocks import KVCacheBlocks
-from blockwright.core.pool.facts import FORGET, HIT, LOOKUP, PUBLISH, RESET
-from blockwright.core.pool.tape import ADVANCE
-from blockwright.core.steps.effects import hear, note_entries, note_release, note_request, serve, vacate
-from blockwright.core.steps.keeping import trim_group
+from blockwright.core.steps.effects import serve, trim_group
 from blockwright.core.steps.outcomes import Fits, Plan
 from blockwright.core.steps.plans import request_version
 from blockwright.core.steps.preconditions import (
     check_hit,
     check_keys,
-    leased,
     reach,
     tables_of,
     tables_of_each,
@@ -30,6 +26,7 @@ from blockwright.core.steps.preconditions import (
 )
 from blockwright.core.steps.publication import (
     NOT_RUN,
+    declare,
     kept_inside,
     leaves_due,
     make_keys,
@@ -70,23 +67,17 @@ def find(state: State, request: Request, longest: i64) -> tuple[KVCacheBlocks, i
     # law: HIT-3
     max_length: i64 = min(request.num_tokens - 1, request.num_keyed())
     # Read before the lookup: what changes meanwhile makes its answer an old one.
-    whole, parts = state.pool.edition(), state.pool.edition_of_parts()
+    edition = state.pool._index.edition()
     answer = request._answer
-    if answer is None or not answer.is_still(request.num_tokens, longest, whole, parts):
+    if answer is None or not answer.is_still(request.num_tokens, longest, edition):
         found, alone, entries = look_up(state, request, max_length, longest)
-        answer = request._answer = Answer(request.num_tokens, longest, whole, parts, found, alone, entries)
+        answer = request._answer = Answer(request.num_tokens, longest, edition, found, alone, entries)
     num_computed, junction = answer.length, answer.junction
-    if state.last_prompts.are_kept():
+    if state.keeps_prompts:
         junction = parting(state, request, max_length)
     if junction > num_computed and not has_room(state, request.num_tokens, junction):
         junction = 0
-    journal = state.journal
-    if journal is not None:
-        journal._stamp()
-        base = journal._add(LOOKUP, request._request_id, request.num_tokens, state.pool._num_free)
-        journal._say(base, HIT, num_computed)
-    # Statistics count a lookup when its request is admitted; a request that waits is looked up each step.
-    request._num_looked_up = request.num_tokens
+    state.listeners.looked_up(request, num_computed)
     request._junction = junction if junction > num_computed else 0
     if num_computed == 0:
         return state.nothing, 0
@@ -126,7 +117,7 @@ def look_up(state: State, request: Request, max_length: i64, longest: i64) -> tu
     ids: list[vec[i32]] = []
     if num_computed > 0:
         ids = [
-            probe.entries(num_computed, group.sinks, group.first_kept(num_computed))
+            probe.entries(num_computed, group.rule, group.first_kept(num_computed))
             for probe, group in zip(probes, state.groups)
         ]
     if num_computed % config.whole_alignment != 0:
@@ -209,14 +200,9 @@ def publish_checked(state: State, request: Request, count: i64, has_run: bool) -
     reserve_tails(state, tables)
     # What is being loaded is not certain yet.
     is_delayed = tables.is_delayed and count < min(num_certain(tables, request), tables.num_written)
-    journal = state.journal
-    if journal is not None:
-        journal._stamp()
-    try:
-        hear(state, request, tables, count)
-        tables.num_certain = max(tables.num_certain, count)
-        if not config.overlaps:
-            tables.num_settled = max(tables.num_settled, count)
+    state.listeners.begins()
+    with state:
+        declare(state, request, tables, count)
         tables.is_delayed = is_delayed
         if config.caching:
             stopped = tables.num_written - tables.num_drafts
@@ -229,11 +215,7 @@ def publish_checked(state: State, request: Request, count: i64, has_run: bool) -
             publish_filled(state, tables, request, count, stopped)
             if config.unit > 0 and stopped != NOT_RUN and request._block_size > 0:
                 publish_tails(state, tables, request, count)
-            if journal is not None and journal.published > 0:
-                journal._add(PUBLISH, tables.request_id, count, state.pool._num_free)
-    except BaseException:
-        state.tear()
-        raise
+            state.listeners.published(tables, count)
 
 
 def trim(state: State, request: Request, num_computed_tokens: int) -> None:
@@ -248,39 +230,17 @@ def trim(state: State, request: Request, num_computed_tokens: int) -> None:
             f"num_computed_tokens: must be within 0..{done}, the {what} tokens of {request.request_id!r}, "
             f"not {num_computed_tokens}"
         )
-    try:
-        hear(state, request, tables, count)
-        tables.num_certain = max(tables.num_certain, count)
-        tables.num_settled = max(tables.num_settled, count)
+    with state:
+        declare(state, request, tables, count)
         at: i64 = 0
         end = trim_end(state, tables, count)
         tables.checkpoint = kept_inside(state, tables, count)
-        note_request(state, tables, ADVANCE, end)
+        state.listeners.goes_on(tables, end)
         while at < state.config.num_groups:
             kept = state.groups[at].first_kept(end)
             trim_group(state, tables, at, min(kept, i64(len(tables.by_group[at].blocks))))
             at += 1
-        note_entries(state, tables, None)
-    except BaseException:
-        state.tear()
-        raise
-
-
-def release(state: State, request: Request, was_preempted: bool) -> None:
-    """End a request and release its blocks; nothing happens to one that holds none: ``free``."""
-    # A torn manager must not release: the counters may already have been changed by half of a call.
-    state.pool.require_whole()
-    tables = tables_of(state, request)
-    if tables is not None:
-        if state.journal is not None:
-            state.journal._stamp()
-        tables.request = request  # its last tokens are published
-        if tables.num_written < request._num_computed <= leased(state, tables):
-            hear(state, request, tables, request._num_computed)
-        vacate(state, tables, request._num_computed, was_preempted)
-        request._held = None
-        request._lease = 0
-        note_release(state, tables, request, was_preempted)
+        state.listeners.filled(tables, None)
 
 
 def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> int:
@@ -307,21 +267,14 @@ def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> in
     gone = set(found)
     blocks = vec[i32]([i32(block) for block in sorted(gone)])
     private = [tables for tables in state.running.values() if is_meant(tables, request, salt, adapter, gone)]
-    journal = state.journal
-    if journal is not None:
-        journal._stamp()
-    try:
+    state.listeners.begins()
+    with state:
         pool._forget(blocks, is_all)
         state.last_prompts.clear()
         for tables in private:
             make_private(state, tables)
         state.num_forgets += 1
-        state.lookups.was_reset = state.lookups.was_reset or is_all
-        if journal is not None:
-            journal._add(RESET if is_all else FORGET, name, 0, pool._num_free)
-    except BaseException:
-        state.tear()
-        raise
+        state.listeners.forgot(name, is_all)
     return len(gone)
 
 
@@ -337,16 +290,12 @@ def is_meant(tables: RequestTables, request: Request | None, salt: i64, adapter:
 
 def reset(state: State) -> bool:
     """Forget everything published; False, and nothing happens, while any block is held: ``reset_prefix_cache``."""
-    journal = state.journal
-    if journal is not None:
-        journal._stamp()
+    state.listeners.begins()
     try:
         if not state.pool.reset_prefix_cache():
             return False
-        state.lookups.was_reset = True
         state.last_prompts.clear()
-        if journal is not None:
-            journal._add(RESET, "", 0, state.pool._num_free)
+        state.listeners.forgot("", True)
     except BaseException:
         if state.pool._is_torn:
             state.tear()

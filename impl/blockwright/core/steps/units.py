@@ -22,11 +22,7 @@ from blockwright.errors import InvalidArgumentError
 
 
 def check_unit(state: State, request: Request) -> None:
-    """Check that a request has a key at each unit.
-
-    Raises:
-        InvalidArgumentError: its block size does not divide the unit.
-    """
+    """Check that a request has a key at each unit."""
     if request._block_size != state.config.unit:
         state.pool._units_for(request, state.config.unit)
 
@@ -36,7 +32,7 @@ def may_end_inside(state: State) -> bool:
 
     If no part is published, only where a layer reads nothing of the block: one with a window of one token.
     """
-    return state.pool.num_tails() > 0 or not all([group._reads_back for group in state.groups])
+    return state.pool._index.num_parts > 0 or not all([group._reads_back for group in state.groups])
 
 
 def longest_inside(
@@ -80,7 +76,9 @@ def last_part(state: State, request: Request, group: GroupTables, least: i64, mo
     start = max(least, most // group._block_size * group._block_size)
     if start == most or not group._reads_back:
         return most
-    return state.pool.last_tail(request._words, request._block_size, group._group, start, most, state.config.unit)
+    hashed, unit = request._block_size, state.config.unit
+    index = state.pool._index
+    return index.last_part(request._words, group._group, start // hashed, most // hashed, unit // hashed) * hashed
 
 
 def last_gap(groups: list[GroupTables], probes: list[Probe], length: i64) -> i64:
@@ -91,7 +89,7 @@ def last_gap(groups: list[GroupTables], probes: list[Probe], length: i64) -> i64
     for group, probe in zip(groups, probes):
         if not group.keeps_all:
             entry = length // group._block_size - 1
-            is_needed = entry >= group.first_kept(length) or entry < group.sinks
+            is_needed = entry >= group.first_kept(length) or group.stays(entry)
             if entry >= 0 and is_needed and not probe.cached(entry):
                 return (entry + 1) * group._block_size - 1
     return 0
@@ -354,9 +352,6 @@ def count_part(state: State, ask: StepRequest, at: i64) -> i64:
 
     Of a block that nobody holds it is made only if that fits beside all that the step takes: see `own_parts`. A state
     that is being saved (law: UNIT-7) is copied from where it is.
-
-    Raises:
-        InvalidArgumentError: a step has run before the copy that it needed.
     """
     group, hit, pool = state.groups[at], ask.hit, state.pool
     if hit is None or not group.ends_in(ask.hit_length):
@@ -429,6 +424,25 @@ def outgrown_entry(state: State, tables: RequestTables, ask: StepRequest, at: i6
     if not tables.is_due or end % group._block_size == 0 or end // group._block_size != entry:
         return -1
     return entry if end >= next_tail(tables) and is_among(tables.end_tails, end) else -1
+
+
+def save_states(state: State, tables: RequestTables, ask: StepRequest, changes: StepScratch) -> None:
+    """Let the keys of published states that a step writes over go to copies, or drop them. law: UNIT-7."""
+    at: i64 = 0
+    while at < state.config.num_groups:
+        entry = outgrown_entry(state, tables, ask, at)
+        if entry >= 0:
+            block = i64(tables.by_group[at].blocks[entry])
+            if ask.saves:
+                inside = state.pool._index.longest_units(block) * state.config.unit
+                length = entry * state.groups[at]._block_size + inside
+                new = state.pool._save_tails(block, at)
+                if state.wanted is not None:
+                    state.wanted.note_copy(tables.wants, length, new)
+                changes.saved = append(changes.saved, i32(new))
+            else:
+                state.pool._drop_tails(block)
+        at += 1
 
 
 def count_outgrown(state: State, tables: RequestTables, ask: StepRequest) -> None:

@@ -56,7 +56,7 @@ class StepRequest:
         self.outgrown: i64 = 0
         self.saves = False
         self.is_too_long = False
-        # What passing blocks are worth to it (`keeping.worth`).
+        # What passing blocks are worth to it (`Wanted.lengths`).
         self.served: i64 = 0
         self.lacks = False
 

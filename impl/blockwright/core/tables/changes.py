@@ -33,8 +33,9 @@ class StepScratch:
         trim_at: settled tokens at which the next entry dies after the trim.
         blocks: scratch for block ids that all groups give back or publish at once. It has room for one per group at
             least, and for all nulled entries of the step.
-        taken: the blocks that a step took, one for each group, if groups that grow alike took one each.
+        taken: scratch for the blocks that a step takes, one for each group.
         ends: the last two lengths that a request publishes parts up to as it ends.
+        num_replaced: the length of `replaced` before the step.
         replaced: the entries that are copied, four numbers each: index of the request, group, entry, new block. Each
             block is also in the pool's list of copies.
         saved: the blocks that states are copied to before the step writes over them.
@@ -73,6 +74,7 @@ class StepScratch:
         self.taken: vec[i32] = zeros32(num_groups)
         self.ends: vec[i64] = vec[i64]([0, 0])
         self.replaced: vec[i32] = vec[i32]()
+        self.num_replaced: i64 = 0
         self.saved: vec[i32] = vec[i32]()
         self.request: i32 = 0
 
@@ -96,6 +98,7 @@ class StepScratch:
         if len(self.saved) > 0:
             self.saved = vec[i32]()
         self.num_nulled = i64(len(self.nulled))
+        self.num_replaced = i64(len(self.replaced))
         self.held_each = -1
         if tables is None:
             return

@@ -8,9 +8,14 @@ from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.request import ManagerTables, Request
-from blockwright.core.pool.order.order import Wish
+from blockwright.core.pool.order import Wish
 
 NO_WANTS: Final = vec[i64]()
+_COPIED: Final = (
+    "num_written num_certain num_settled num_given num_drafts num_loading checkpoint last_step trim_at in_place "
+    "is_forked is_lost is_resumed tenant wish wants wants_end wants_output tails end_tails num_tails is_delayed "
+    "num_folded"
+).split()
 
 
 @final
@@ -81,7 +86,7 @@ class RequestTables(ManagerTables):
         is_forked: it may share blocks that it has not filled, and has not written since.
         batch: number of the last batch that served it, so that a repetition within a batch is noticed.
         was_certain: the certain tokens before that batch, if it counted them in place.
-        wants: the lengths of hits that it wants kept, where passing blocks are evicted first; it never changes.
+        wants: the lengths of hits that it wants kept, see `Wanted.lengths`; it never changes.
         wants_end: the longest of them.
         wants_output: as it ends, it also wants all that it has published.
         tails, num_tails: the lengths inside blocks that it is to publish, and how many of them it has.
@@ -134,29 +139,8 @@ class RequestTables(ManagerTables):
         """Return a copy for another manager, which has copied the tables of the groups."""
         twin = RequestTables(self.request, owner, by_group)
         # `batch` and the chain of due states are left out: the new manager sets both itself.
-        twin.num_written = self.num_written
-        twin.num_certain = self.num_certain
-        twin.num_settled = self.num_settled
-        twin.num_given = self.num_given
-        twin.num_drafts = self.num_drafts
-        twin.num_loading = self.num_loading
-        twin.checkpoint = self.checkpoint
-        twin.last_step = self.last_step
-        twin.trim_at = self.trim_at
-        twin.in_place = self.in_place
-        twin.is_forked = self.is_forked
-        twin.is_lost = self.is_lost
-        twin.is_resumed = self.is_resumed
-        twin.tenant = self.tenant
-        twin.wish = self.wish
-        twin.wants = self.wants
-        twin.wants_end = self.wants_end
-        twin.wants_output = self.wants_output
-        twin.tails = self.tails
-        twin.end_tails = self.end_tails
-        twin.num_tails = self.num_tails
-        twin.is_delayed = self.is_delayed
-        twin.num_folded = self.num_folded
+        for name in _COPIED:
+            setattr(twin, name, getattr(self, name))
         return twin
 
 

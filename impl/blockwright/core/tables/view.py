@@ -14,12 +14,14 @@ from mypy_extensions import i64, mypyc_attr
 
 from blockwright.core.keys.block_hash import hash_words
 from blockwright.core.keys.request import BlockKeys, count_of, item_count
-from blockwright.core.pool.pool import BlockPool, KVCacheBlock
-from blockwright.core.tables.group import ONE_STATE, GroupTables, layout_for, refuse_eagle, rule_for
+from blockwright.core.pool.blocks import KVCacheBlock
+from blockwright.core.pool.pool import BlockPool
+from blockwright.core.tables.group import GroupTables
+from blockwright.core.tables.layouts import refuse_eagle
 from blockwright.core.tables.table import GroupTable
-from blockwright.core.tables.window import Probe, common_hit
+from blockwright.core.tables.window import Probe, common_hit, rule_for
 from blockwright.errors import InvalidArgumentError, ReadOnlyError, UnknownRequestError, UnsupportedError
-from blockwright.kinds import ChunkedLocalAttentionSpec, CrossAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from blockwright.kinds import KVCacheSpec
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -49,14 +51,12 @@ class GroupReader:
     @property
     def sliding_window(self) -> int | None:
         """The window in tokens, the reading token included; None for other kinds."""
-        spec = self.kv_cache_spec
-        return spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None
+        return self.kv_cache_spec.window
 
     @property
     def attention_chunk_size(self) -> int | None:
         """The chunk in tokens; None for other kinds."""
-        spec = self.kv_cache_spec
-        return spec.attention_chunk_size if isinstance(spec, ChunkedLocalAttentionSpec) else None
+        return self.kv_cache_spec.chunk
 
     @property
     def req_to_blocks(self) -> dict[str, list[KVCacheBlock]]:
@@ -70,6 +70,15 @@ class GroupReader:
 
     def first_kept(self, num_tokens: int) -> int:
         return self._group.first_kept(count_of("num_tokens", num_tokens))
+
+    def staying(self, start: int, stop: int) -> list[int]:
+        """Return the entries of a range that never die, whatever `first_kept` says: sinks, and what a kind keeps."""
+        found: list[int] = []
+        entry = self._group.next_staying(start)
+        while entry < stop:
+            found.append(int(entry))
+            entry = self._group.next_staying(entry + 1)
+        return found
 
     def entries_for(self, num_tokens: int) -> int:
         return self._group.entries_for(count_of("num_tokens", num_tokens))
@@ -143,7 +152,7 @@ class GroupReader:
             InvalidArgumentError: a hash is too short, or there is no group.
             UnsupportedError: EAGLE with chunked local attention; a kind that is never cached; tokens are verified.
         """
-        if isinstance(kv_cache_spec, CrossAttentionSpec):
+        if kv_cache_spec.reads_encoder:
             raise UnsupportedError("kv_cache_spec: cross-attention blocks are never cached; there is no hit")
         refuse_eagle([kv_cache_spec], use_eagle)
         if not kv_cache_group_ids:
@@ -160,15 +169,15 @@ class GroupReader:
             words = append(words, high)
         groups = [item_count("kv_cache_group_id", group) for group in cast("Sequence[object]", kv_cache_group_ids)]
         empty: list[list[KVCacheBlock]] = [[] for _ in groups]
-        if layout_for(kv_cache_spec, block_pool.enable_caching) == ONE_STATE or not block_pool.enable_caching:
+        if not block_pool.enable_caching:
             return tuple(empty)
         rule = rule_for(kv_cache_spec)
         keys = BlockKeys(words, 1, None)
-        margin: i64 = 1 if use_eagle else 0
+        margin: i64 = 1 if use_eagle and rule.has_margin else 0
         probes = [Probe(block_pool, keys, group, size, length, margin) for group in groups]
         hit = common_hit([rule for _ in probes], probes, size, length)
         first = rule.first_needed(hit) // size
-        return tuple([block_pool.views(probe.entries(hit, rule.sinks, first)) for probe in probes])
+        return tuple([block_pool.views(probe.entries(hit, rule, first)) for probe in probes])
 
     def _running(self, request_id: str) -> GroupTable:
         table = self._group.table_of(request_id)

@@ -17,11 +17,20 @@ from __future__ import annotations
 from typing import Final, final
 
 from librt.vecs import vec
-from mypy_extensions import i32, i64
+from mypy_extensions import i32, i64, mypyc_attr
 
 from blockwright.core.keys.packed import zeros32
 from blockwright.core.keys.request import BlockKeys
 from blockwright.core.pool.store import BlockStore
+from blockwright.errors import UnsupportedError
+from blockwright.kinds import (
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 
 FOR_EVER: Final = 2**40
 """More tokens than any request has."""
@@ -37,7 +46,8 @@ class Probe:
         limit: blocks that can be asked for, the margin included.
         run_end: length of the leading run of cached blocks, -1 before it was asked for.
         lowest: the first block that a search from the end down has come to.
-        leaves_out: count passing candidates as missing, for a kind whose blocks are looked up from the end down.
+        leaves_out: count candidates that are evicted before all others as missing, for a kind whose blocks are looked
+            up from the end down.
     """
 
     def __init__(
@@ -120,46 +130,71 @@ class Probe:
         self.lowest = min(self.lowest, i)
         return max(end - margin, 0) * self.block_size
 
-    def entries(self, length: i64, sinks: i64, first_kept: i64) -> vec[i32]:
-        """Return the table entries of a hit: the cached blocks, null from `sinks` to `first_kept`. O(entries)."""
+    def entries(self, length: i64, rule: WindowRule, first_kept: i64) -> vec[i32]:
+        """Return the table entries of a hit: the cached blocks, those that are dead null. O(entries)."""
         # Entries that no search has come to are null already: a window looks at few of a long prompt.
         stop = length // self.block_size
         # A probe serves one lookup, so that its own vector can be handed out when nothing is cut off.
         ids = self._served() if stop == self.limit else self._served()[:stop]
-        i = max(sinks, self.lowest)
+        i = self.lowest
         while i < first_kept:
-            ids[i] = 0
+            if not rule.stays(i, self.block_size):
+                ids[i] = 0
             i += 1
         return ids
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WindowRule:
     """Base: full attention, which keeps everything; a hit is a leading run of blocks.
 
     Attributes:
         asks_upwards: the blocks of a hit are looked up from the first one on, so that a miss ends the search at once.
+        slides: beyond the first window, each length needs as many tokens before it; not so with chunks.
+        has_margin: a layer of this kind may be a draft head's, which computes the block behind a hit again (EAGLE).
         span: tokens of the window or the chunk; 0 for other kinds.
         sinks: blocks at the head of a table that every later token reads, whatever `first_needed` returns.
+
+    A kind of your own derives its rule from this or from `SlidingRule`, see "Add a kind" in CONTRIBUTING.
     """
 
     def __init__(self, asks_upwards: bool = True, sinks: i64 = 0, span: i64 = 0) -> None:
         self.asks_upwards = asks_upwards
+        self.slides = True
+        self.has_margin = True
         self.sinks: i64 = sinks
         self.span: i64 = span
 
     def first_needed(self, num_tokens: i64) -> i64:
-        """Return the first position, except sinks, that a token at `num_tokens` or later reads. O(1). law: TRIM-1."""
+        """Return the first position, but those kept, that a token at `num_tokens` or later reads. O(1). law: TRIM-1."""
         return 0
 
-    def last_needing(self, position: i64) -> i64:
-        """Return the largest n at which positions below `position` are still needed: ``first_needed(n) < position``.
+    def next_kept(self, position: i64) -> i64:
+        """Return the first position from `position` on that every later token reads, whatever `first_needed` says."""
+        return FOR_EVER
 
-        For ``position >= 1``. O(1).
-        """
+    def stays(self, entry: i64, block_size: i64) -> bool:
+        """Return whether an entry never dies: it has a position that every later token reads."""
+        return self.next_kept(entry * block_size) // block_size == entry
+
+    def num_dead(self, start: i64, stop: i64, block_size: i64) -> i64:
+        """Return how many of the entries from `start` to `stop`, of which no window is left, are dead."""
+        first = max(start, self.sinks)
+        if self.next_kept(first * block_size) >= FOR_EVER:
+            return max(0, stop - first)
+        dead: i64 = 0
+        while start < stop:
+            kept = min(self.next_kept(start * block_size) // block_size, stop)
+            dead += kept - start
+            start = kept + 1
+        return dead
+
+    def last_needing(self, position: i64) -> i64:
+        """Return the largest n with ``first_needed(n) < position``, which is at least 1. O(1)."""
         return FOR_EVER
 
     def period(self, block_size: i64) -> i64:
-        """Return after how many tokens the number of blocks that a token reads repeats. O(1)."""
+        """Return after how many tokens a token reads as many blocks again, or as many more each time. O(1)."""
         return 1
 
     def longest(self, probe: Probe, length: i64) -> i64:
@@ -169,28 +204,36 @@ class WindowRule:
         return min(length // probe.block_size, max(probe.run_end - probe.margin, 0)) * probe.block_size
 
     def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
-        """Return the most blocks held while the slots from `begin` to `slots` are filled, `step` at a time.
+        """Return the most blocks held while the slots begin..slots-1 are filled, `step` at a time. law: PLAN-2."""
+        last = max(slots - step, begin)
+        most: i64 = 0
+        start = last
+        # The last starts are enough: the count repeats, and an earlier step never holds more.
+        while start >= begin and start > last - self.period(block_size):
+            stop = min(start + step, slots)
+            dead = self.num_dead(0, self.first_needed(start) // block_size, block_size)
+            most = max(most, (stop + block_size - 1) // block_size - dead)
+            start -= 1
+        return most
 
-        law: PLAN-2.
-        """
-        return (slots + block_size - 1) // block_size
 
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SlidingRule(WindowRule):
     """A window of W tokens, the reading token included; a hit ends with `hit_run` cached blocks in a row.
 
-    With sinks it begins with their blocks, too.
+    Behind the window, sinks are kept, or what a kind of its own says: a hit has their blocks, too.
     """
 
     def __init__(self, window: i64, block_size: i64, sink_len: i64 = 0) -> None:
         super().__init__(False, (sink_len + block_size - 1) // block_size, window)
         self.hit_run: i64 = (window - 1 + block_size - 1) // block_size
+        self.sink_len: i64 = sink_len
 
     def first_needed(self, num_tokens: i64) -> i64:
-        first = num_tokens - self.span + 1
-        if first < 0:
-            return 0
-        return first
+        return max(0, num_tokens - self.span + 1)
+
+    def next_kept(self, position: i64) -> i64:
+        return position if position < self.sink_len else FOR_EVER
 
     def last_needing(self, position: i64) -> i64:
         return position + self.span - 2
@@ -199,26 +242,14 @@ class SlidingRule(WindowRule):
         return block_size
 
     def longest(self, probe: Probe, length: i64) -> i64:
-        i: i64 = 0
-        while i < self.sinks and i * probe.block_size < length:
-            # A missing sink ends the hit there: all later tokens read it.
-            if not probe.cached(i):
-                length = i * probe.block_size
-            i += 1
+        kept = self.next_kept(0)
+        while kept < length:
+            entry = kept // probe.block_size
+            # A missing one ends the hit there: all later tokens read it.
+            if not probe.cached(entry):
+                length = entry * probe.block_size
+            kept = self.next_kept((entry + 1) * probe.block_size)
         return probe.last_run(length, self.hit_run, probe.margin)
-
-    def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
-        """Return the most blocks that a window, its sinks and a step touch; it repeats every `block_size` starts."""
-        last = max(slots - step, begin)
-        most: i64 = 0
-        start = last
-        # The last starts are enough: the count repeats every block, and an earlier step never holds more.
-        while start >= begin and start > last - block_size:
-            stop = min(start + step, slots)
-            dead = max(0, self.first_needed(start) // block_size - self.sinks)
-            most = max(most, (stop + block_size - 1) // block_size - dead)
-            start -= 1
-        return most
 
 
 class ChunkedRule(WindowRule):
@@ -226,6 +257,7 @@ class ChunkedRule(WindowRule):
 
     def __init__(self, chunk: i64) -> None:
         super().__init__(False, 0, chunk)
+        self.slides = self.has_margin = False
 
     def first_needed(self, num_tokens: i64) -> i64:
         return num_tokens // self.span * self.span
@@ -236,14 +268,8 @@ class ChunkedRule(WindowRule):
     def period(self, block_size: i64) -> i64:
         return self.span
 
-    def longest(self, probe: Probe, length: i64) -> i64:
-        end = length // probe.block_size
-        i = self.first_needed(length) // probe.block_size
-        while i < end and probe.cached(i):
-            i += 1
-        return i * probe.block_size
-
     def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
+        """Return the most blocks held, which is at the end of the slots or of a chunk. O(1). law: PLAN-2."""
         start = max(slots - step, begin)
         most = (min(start + step, slots) + block_size - 1) // block_size - self.first_needed(start) // block_size
         start = (start + 1) // self.span * self.span - 1
@@ -252,17 +278,23 @@ class ChunkedRule(WindowRule):
             most = max(most, (stop + block_size - 1) // block_size - self.first_needed(start) // block_size)
         return most
 
+    def longest(self, probe: Probe, length: i64) -> i64:
+        end = length // probe.block_size
+        i = self.first_needed(length) // probe.block_size
+        while i < end and probe.cached(i):
+            i += 1
+        return i * probe.block_size
+
 
 class MambaRule(WindowRule):
     """A recurrent state: a token reads the state after the token before it."""
 
     def __init__(self) -> None:
         super().__init__(False)
+        self.has_margin = False
 
     def first_needed(self, num_tokens: i64) -> i64:
-        if num_tokens == 0:
-            return 0
-        return num_tokens - 1
+        return max(0, num_tokens - 1)
 
     def last_needing(self, position: i64) -> i64:
         return position
@@ -272,13 +304,27 @@ class MambaRule(WindowRule):
 
     def peak(self, slots: i64, step: i64, block_size: i64, begin: i64) -> i64:
         """Return the state read and the state written, unless they share a block wherever a step stops."""
-        if (slots - 1) // block_size * block_size >= max(begin, 1):
-            return 2
-        return 1
+        return 2 if (slots - 1) // block_size * block_size >= max(begin, 1) else 1
 
     def longest(self, probe: Probe, length: i64) -> i64:
-        """Return the last cached state of at most `length` tokens; drafts need no margin, a state is read whole."""
+        """Return the last cached state of at most `length` tokens."""
         return probe.last_run(length, 1, 0)
+
+
+def rule_for(spec: KVCacheSpec) -> WindowRule:
+    """Return the rule of a kind; raise `UnsupportedError` for a type that is not known and states none."""
+    stated = spec.rule()
+    if isinstance(stated, WindowRule):
+        return stated
+    if type(spec) is SlidingWindowSpec:
+        return SlidingRule(spec.sliding_window, spec.block_size, spec.sink_len)
+    if type(spec) is ChunkedLocalAttentionSpec:
+        return ChunkedRule(spec.attention_chunk_size)
+    if type(spec) is MambaSpec:
+        return MambaRule()
+    if type(spec) is FullAttentionSpec or type(spec) is CrossAttentionSpec:
+        return WindowRule()
+    raise UnsupportedError(f"kv_cache_spec: no manager for {type(spec).__name__}; use a kind of blockwright.kinds")
 
 
 def longest_of_all(rules: list[WindowRule], probes: list[Probe], alignment: i64, max_length: i64) -> i64:
@@ -293,11 +339,9 @@ def longest_of_all(rules: list[WindowRule], probes: list[Probe], alignment: i64,
 
 
 def common_hit(rules: list[WindowRule], probes: list[Probe], alignment: i64, max_length: i64) -> i64:
-    """Return the longest length of at most `max_length`, a multiple of `alignment`, that is a hit in every group.
-
-    Each group shortens the candidate to its own longest hit below it; a shorter candidate goes round again until no
-    group objects. No hit is passed over, since each group gives its longest. law: HIT-1, HIT-2.
-    """
+    """Return the longest length of at most `max_length`, a multiple of `alignment`, that is a hit in every group."""
+    # Each group shortens the candidate to its own longest hit below it; a shorter candidate goes round again until no
+    # group objects. No hit is passed over, since each group gives its longest. law: HIT-1, HIT-2.
     length = max_length // alignment * alignment
     # A leading run is found missing after one lookup, a window only after all blocks from the end down: so these go
     # first, whatever the order of the groups.

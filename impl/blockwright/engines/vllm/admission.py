@@ -15,7 +15,6 @@ from blockwright.engines.vllm.readers import Readers
 from blockwright.engines.vllm.requests import Twin
 from blockwright.engines.vllm.settings import Settings
 from blockwright.errors import UnsupportedError
-from blockwright.kinds import MambaSpec
 
 _CROWD = 32
 """The states that requests take in one step, as they fill a block together, are at most such a part of the pool."""
@@ -97,7 +96,7 @@ class Admission:
         for spec, ids in zip(self._settings.specs, hit.ids, strict=True):
             pool.touch(ids)
             pool.free_blocks(ids[::-1])
-            if isinstance(spec, MambaSpec):
+            if spec.is_recurrent:
                 self.spared += ids[-1:]
 
     def release(self) -> None:

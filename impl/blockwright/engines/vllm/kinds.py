@@ -125,7 +125,7 @@ def require_margins(groups: Sequence[Any], specs: Sequence[KVCacheSpec]) -> None
     """
     flags = [bool(getattr(group, "is_eagle_group", False)) for group in groups]
     for number, (spec, is_flagged) in enumerate(zip(specs, flags, strict=True)):
-        if isinstance(spec, ChunkedLocalAttentionSpec) and (is_flagged or not any(flags)):
+        if spec.chunk and (is_flagged or not any(flags)):
             raise UnsupportedError(
                 f"group {number}: a draft head with chunked local attention cannot give up the last block of a hit, "
                 "neither here nor in vLLM: start vLLM without prefix caching, or without drafts by EAGLE or MTP"
@@ -161,8 +161,8 @@ def translated(config: Any, dcp_world_size: int) -> KVCacheConfig:
         for declared in (group, group.kv_cache_spec, spec):
             require_known(f"group {number}", declared)
         own = KINDS[name](spec)
-        if dcp_world_size > 1 and getattr(group.kv_cache_spec, "dcp_sharded", not isinstance(own, MambaSpec)):
-            if not isinstance(own, FullAttentionSpec):
+        if dcp_world_size > 1 and getattr(group.kv_cache_spec, "dcp_sharded", not own.is_recurrent):
+            if not own.reads_all:
                 raise UnsupportedError(
                     f"group {number}: {name} under decode context parallelism is not supported unless each rank has "
                     "all of it: start vLLM with --decode-context-parallel-size 1"
@@ -213,12 +213,11 @@ def checkpoint_rule(scheduler: Any) -> Callable[[int, int], int] | None:
 def next_trim(spec: KVCacheSpec, size: int) -> Callable[[int], int] | None:
     """Return what says, of a count of tokens, at how many more a further table entry of a group is no longer read."""
     # None of a group whose entries are read as long as the request runs.
-    if isinstance(spec, SlidingWindowSpec):
-        last = spec.sliding_window - 1
+    if spec.window is not None:
+        last = spec.window - 1
         return lambda count: (max(0, count - last) // size + 1) * size + last
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        chunk = spec.attention_chunk_size
+    if (chunk := spec.chunk) is not None:
         return lambda count: (count // chunk + 1) * chunk
-    if isinstance(spec, MambaSpec):
+    if spec.is_recurrent:
         return lambda count: max(1, -(-count // size)) * size + 1
     return None

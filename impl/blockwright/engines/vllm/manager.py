@@ -33,7 +33,6 @@ from blockwright.engines.vllm.readers import Readers
 from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin, twin_of
 from blockwright.engines.vllm.settings import Settings
 from blockwright.errors import UnsupportedError
-from blockwright.kinds import CrossAttentionSpec, MambaSpec
 
 
 class KVCacheManager:
@@ -464,7 +463,7 @@ class KVCacheManager:
     def get_block_ids_for_computed_tokens(self, request_id: str, num_computed_tokens: int) -> tuple[list[int], ...]:
         """Return the block ids that cover a request's computed tokens."""
         return tuple(
-            ids if isinstance(spec, CrossAttentionSpec | MambaSpec) else ids[: -(-num_computed_tokens // size)]
+            ids if spec.reads_encoder or spec.is_recurrent else ids[: -(-num_computed_tokens // size)]
             for ids, (spec, size) in zip(self.get_block_ids(request_id), self.settings.layouts, strict=True)
         )
 
@@ -492,7 +491,7 @@ class KVCacheManager:
         """Return the blocks of attention that hold the tokens of a range (0.31)."""
         ids: list[int] = []
         for table, (spec, size) in zip(self.get_block_ids(request_id), self.settings.layouts, strict=True):
-            if not isinstance(spec, MambaSpec):
+            if not spec.is_recurrent:
                 ids += [block for block in table[start_token // size : -(-end_token // size)] if block]
         return ids
 
@@ -528,7 +527,7 @@ class KVCacheManager:
             )
         missing, groups = 0, self.kv_cache_config.kv_cache_groups
         for ids, (spec, size), group in zip(self.get_block_ids(request_id), self.settings.layouts, groups, strict=True):
-            if isinstance(spec, CrossAttentionSpec):
+            if spec.reads_encoder:
                 continue
             wanted = -(-num_tokens // size)
             cap = getattr(group.kv_cache_spec, "max_admission_blocks_per_request", None)
@@ -536,7 +535,7 @@ class KVCacheManager:
                 in_flight = self.settings.in_flight
                 wanted = min(wanted, cap(max_in_flight_tokens=in_flight, max_model_len=self.max_model_len))
             states = wanted
-            if isinstance(spec, MambaSpec):
+            if spec.is_recurrent:
                 states = 1 + spec.num_speculative_blocks + (self._progress.checkpoint is not None)
             missing += min(max(0, wanted - len(ids)), states)
         return missing

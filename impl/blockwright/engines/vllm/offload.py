@@ -47,6 +47,7 @@ class OffloadingSpec(base.OffloadingSpec):
         """
         super().__init__(config)
         self._block_bytes = config.worker_kv_bytes_per_block
+        # Its managers here are asked block by block, each with a key of its own.
         if self.blocks_per_chunk != 1:
             raise UnsupportedError(
                 "offloading several blocks as one is not supported: leave block_size out of the config"
@@ -69,6 +70,7 @@ class OffloadingSpec(base.OffloadingSpec):
 
     def _opened(self, folder: Path) -> DiskStore:
         """Return the store of a directory, which the scheduler's side and the worker's share."""
+        # vLLM makes the spec twice in a process, and a directory has one store at a time.
         if folder not in _stores:
             size = self._num_blocks("disk_bytes_to_use")
             _stores[folder] = DiskStore(folder, self._identity(), self._block_bytes, size)
@@ -131,6 +133,7 @@ class Manager(base.OffloadingManager):
         if any(tier.lookup([key]) for tier in self._tiers):
             return base.LookupResult.HIT
         if any(tier.status_of(key) is not None for tier in self._tiers):
+            # Its bytes are on their way from other engines, and have been for too long: the request computes them.
             is_late = self._shared is not None and self._shared.is_late(key)
             return base.LookupResult.MISS if is_late else base.LookupResult.HIT_PENDING
         if self._shared is not None and self._shared.ask(key, req_context.req_id):
@@ -143,6 +146,7 @@ class Manager(base.OffloadingManager):
         for key in keys:
             tier = next(tier for tier in self._tiers if tier.lookup([key]))
             place: int = tier.prepare_load([key]).block_ids[0]  # type: ignore[attr-defined]
+            # The tier may change until the read ends: the reader ends where it began.
             self._reads.setdefault(key, []).append(tier)
             places.host.append(place if tier is self._host else None)
             places.disk.append(None if tier is self._host else (key, place))
@@ -167,6 +171,7 @@ class Manager(base.OffloadingManager):
         if started is None:
             return None
         new = list(started.block_hashes_to_store)
+        # A disk without room keeps nobody from the host.
         below = self._disk.prepare_store(new) if self._disk is not None and new else None
         on_disk: dict[bytes, int] = {}
         if below is not None:
@@ -214,6 +219,7 @@ class Manager(base.OffloadingManager):
         """Forget all blocks, on the disk too, but not in the shared store; what was under way has ended."""
         if self._shared is not None:
             self._shared.collect(self._host, wait=True)
+        # vLLM has waited for its transfers, and will not report them any more.
         self.complete_store(list(self._writes), None, success=False)
         for key, tiers in list(self._reads.items()):
             self.complete_load([key] * len(tiers), None)

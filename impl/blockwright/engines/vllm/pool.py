@@ -27,7 +27,6 @@ from vllm.v1.core.kv_cache_coordinator import HybridKVCacheCoordinator
 from blockwright import KVCacheBlocks, KVCacheManager
 from blockwright.engines.vllm.settings import Settings
 from blockwright.errors import UnsupportedError
-from blockwright.kinds import FullAttentionSpec
 
 
 class MissingNameError(UnsupportedError, AttributeError):
@@ -60,6 +59,7 @@ class View:
         Raises:
             MissingNameError: always, but for names that Python itself asks for.
         """
+        # Python looks for protocols by names like these; to it an object without one is no error of the connector's.
         if name.startswith("__"):
             raise AttributeError(name)
         raise MissingNameError(self.called, name)
@@ -110,6 +110,7 @@ class Block(View):
 
     def __eq__(self, other: object) -> bool:
         """Compare pool and id."""
+        # `isinstance` would say vLLM's class, see `__class__`.
         ours: Any = other  # its class says vLLM's
         return issubclass(type(other), Block) and ours.block_id == self.block_id and ours._pool is self._pool
 
@@ -173,6 +174,7 @@ class _ByHash(View):
         self._pool.publish()
         core = self._pool.core
         found = zip(core.block_keys(), core.block_groups(), strict=True)
+        # A prefix in two blocks is one hash; parts of blocks have none of vLLM's.
         return len({each for number, each in enumerate(found) if each[0] is not None and not core.has_tail(number)})
 
 
@@ -326,7 +328,9 @@ class Pool(View):
         if kept is None:
             return
         for key, each in hashes:
+            # The core knows 16 bytes of a hash, and connectors want all of them.
             kept[key[:16]] = each
+        # Nobody says when a block is lost: what is published no more is dropped once as many again have come.
         if len(kept) > 2 * self.core.num_blocks + 1024:
             live = [key for key in self.core.block_keys() if key in kept]
             self._hashes = {key: kept[key] for key in live if key is not None}
@@ -390,7 +394,7 @@ class Pool(View):
         return self.core.get_usage()
 
     def get_cached_block(self, block_hash: bytes, kv_cache_group_ids: Sequence[int]) -> list[Block] | None:
-        """Return one block per group that holds the prefix with this hash, None unless all groups have one."""
+        """Return for each group a block that holds the prefix with this hash; None if a group has none."""
         # With a unit and EAGLE none is found, since keys look ahead.
         if not self.core.enable_caching:
             return None
@@ -413,6 +417,7 @@ class Pool(View):
         for block_id in new:
             if block_id in evicted:
                 collector.on_block_evicted(Block(self, block_id))
+            # Without content its last life was no cached one: it is forgotten, and no eviction.
             elif block_id:
                 collector.block_metrics.pop(block_id, None)
             if block_id:
@@ -471,9 +476,7 @@ def coordinator_of(manager: Any, settings: Settings, hits: Callable[..., Any], d
         retention_interval=settings.interval,
         get_blocks=lambda name: manager.get_blocks(name).blocks,
         enable_partial_hash_hits=settings.has_states and settings.match_unit is not None,
-        full_attention_group_id=next(
-            (number for number, spec in enumerate(settings.specs) if isinstance(spec, FullAttentionSpec)), None
-        ),
+        full_attention_group_id=next((number for number, spec in enumerate(settings.specs) if spec.reads_all), None),
         get_num_blocks_to_allocate=demand,
         find_longest_cache_hit_per_group=hits,
     )

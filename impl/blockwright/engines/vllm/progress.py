@@ -14,7 +14,6 @@ from blockwright.engines.vllm.readers import Readers
 from blockwright.engines.vllm.requests import FOR_EVER, NEVER, Twin
 from blockwright.engines.vllm.settings import Settings
 from blockwright.errors import InvariantError
-from blockwright.kinds import CrossAttentionSpec, MambaSpec
 
 
 class Progress:
@@ -71,6 +70,7 @@ class Progress:
         sure = request.num_tokens - settings.behind
         if twin.is_session and sure > stop - settings.behind:  # the token behind the step may be dropped
             sure = stop - settings.behind
+        # Several modules of drafts write their last tokens once more: what may still change is not published.
         if sure > stop - settings.again:
             sure = stop - settings.again
         if self._is_certain:
@@ -86,6 +86,7 @@ class Progress:
             self._due[request.request_id] = request
         twin.table = table
         twin.fill = (sure // self._unit + 1) * self._unit if settings.caches else FOR_EVER
+        # Up to there `allocate_slots` is one comparison. The step that fills a block must not be among them.
         request._blockwright_quiet = table if table < twin.fill else twin.fill - 1
         if settings.num_drafts or twin.is_session:  # each step has its entries for the states of drafts, or is noted
             request._blockwright_quiet = NEVER
@@ -145,6 +146,7 @@ class Progress:
             computed -= request.num_in_flight_tokens
         settled = max(twin.certain, min(twin.heard, computed))
         is_more = settled > twin.written
+        # Two calls of the core in one: steps that changed no table, and what they have filled.
         if is_more and due <= settled and not self._has_states and not self._settings.again:  # one call publishes too
             known = twin.learn(request, settled)
             self.catch_up(twin, settled, False)
@@ -262,6 +264,7 @@ class Progress:
         twin: Twin = request._blockwright
         if self._is_certain:
             count = min(count, request.num_computed_tokens, request.num_tokens, twin.heard)
+            # Only what was due is done with; what a later step fills is noted by that step.
             if count >= twin.due:
                 self._due.pop(request.request_id, None)
         elif self._has_states:
@@ -305,7 +308,7 @@ class Progress:
                 (quiet <= len(table) * size or quiet == FOR_EVER)
                 and (twin.published // size <= published or self._settings.is_later or not self._settings.caches)
                 for (spec, size), table, published in zip(self._settings.layouts, tables, counts, strict=True)
-                if not isinstance(spec, MambaSpec | CrossAttentionSpec)
+                if not (spec.is_recurrent or spec.reads_encoder)
             )
             is_put_off = self._settings.is_later or self._settings.state_sizes or name in self._due
             if not is_put_off and quiet < FOR_EVER:

@@ -13,14 +13,13 @@ from blockwright import KVCacheManager as Manager
 from blockwright import events
 from blockwright.engines.vllm.pool import Pool
 from blockwright.engines.vllm.settings import Settings
-from blockwright.kinds import MambaSpec
 
 
 class Events:
     """What happened since it was last taken, in vLLM's words."""
 
     def __init__(self, settings: Settings, core: Manager, running: Mapping[str, Any]) -> None:
-        """Listen to a manager with these settings."""
+        """Follow what a manager publishes and loses."""
         self._core, self._sizes, self._first = core, settings.sizes, settings.first
         self._unit = settings.hash_unit or 0
         # Before 0.33 an event has no field for the tokens that a hash looks ahead at.
@@ -155,7 +154,7 @@ class Readers:
         for group, (spec, size) in enumerate(zip(self._settings.specs, self._settings.sizes, strict=True)):
             entry = published[group] - 1
             end = published[group] * size
-            if isinstance(spec, MambaSpec) and end > passed.get(group, 0):
+            if spec.is_recurrent and end > passed.get(group, 0):
                 passed[group] = end
                 if entry < len(tables[group]) and tables[group][entry]:  # of a private request all has been passed
                     self._offers.setdefault(name, []).append((group, tables[group][entry], end))

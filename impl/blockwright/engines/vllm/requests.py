@@ -61,7 +61,7 @@ class Twin:
 
     @staticmethod
     def request_of(name: str, tokens: list[int], hash_block_size: int | None, hasher: GivenHasher) -> Request:
-        """Return the manager's request of tokens, placeholders among them."""
+        """Return the manager's request for tokens, some of which may be placeholders (-1) of steps in flight."""
         try:
             return Request(name, tokens, hash_block_size, hasher=hasher)
         except InvalidArgumentError:

@@ -14,11 +14,7 @@ from blockwright.engines.vllm.kinds import UNSET, layer_spec, next_trim, require
 from blockwright.engines.vllm.requests import FOR_EVER
 from blockwright.errors import UnsupportedError
 from blockwright.kinds import (
-    ChunkedLocalAttentionSpec,
-    CrossAttentionSpec,
     KVCacheSpec,
-    MambaSpec,
-    SlidingWindowSpec,
 )
 
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -81,7 +77,7 @@ class Settings:
         specs = tuple(group.kv_cache_spec for group in config.kv_cache_groups)[: len(groups)]
         caches = enable_caching and bool(groups)
         again = max(0, num_prefill_lookahead - 1)
-        if caches and any(isinstance(spec, MambaSpec) for spec in specs):
+        if caches and any(spec.is_recurrent for spec in specs):
             _require_states(groups, again and num_prefill_lookahead)
         if not num_hash_lookahead_tokens:
             use_eagle = use_eagle or any(getattr(group, "is_eagle_group", False) for group in groups)
@@ -143,7 +139,7 @@ class Settings:
     @cached_property
     def state_sizes(self) -> tuple[int, ...]:
         """Those of groups with recurrent layers, each of which takes a state as a request fills a block."""
-        return tuple(spec.block_size for spec in self.specs if isinstance(spec, MambaSpec))
+        return tuple(spec.block_size for spec in self.specs if spec.is_recurrent)
 
     @cached_property
     def unit(self) -> int:
@@ -163,7 +159,7 @@ class Settings:
     @cached_property
     def drafts(self) -> list[int]:
         """Tokens of a step that may be taken back, by recurrent group: each holds as many states more."""
-        return [spec.num_speculative_blocks for spec in self.specs if isinstance(spec, MambaSpec)]
+        return [spec.num_speculative_blocks for spec in self.specs if spec.is_recurrent]
 
     @cached_property
     def num_drafts(self) -> int:
@@ -193,9 +189,9 @@ class Settings:
         """Tokens behind the published ones within which a step may end, so that no unpublished block is trimmed."""
         # The last block of a chunk needs no key: behind it, nothing of the chunk is read.
         ends = [
-            self.unit + (spec.sliding_window - 1 if isinstance(spec, SlidingWindowSpec) else spec.block_size)
+            self.unit + (spec.block_size if spec.window is None else spec.window - 1)
             for spec in self.specs
-            if isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec)
+            if spec.window or spec.chunk
         ]
         return min(ends, default=FOR_EVER)
 
@@ -210,7 +206,7 @@ class Settings:
     def zeroed(self) -> list[int]:
         """Groups with new blocks that the worker is to zero before they are written: states are written whole."""
         is_on = getattr(self.declared, "needs_kv_cache_zeroing", False)
-        return [number for number, spec in enumerate(self.specs) if is_on and not isinstance(spec, MambaSpec)]
+        return [number for number, spec in enumerate(self.specs) if is_on and not spec.is_recurrent]
 
     @property
     def interval(self) -> Any:
@@ -226,12 +222,12 @@ class Settings:
 
     @property
     def _forgets(self) -> bool:
-        return any(isinstance(spec, MambaSpec | SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in self.specs)
+        return any(not (spec.reads_all or spec.reads_encoder) for spec in self.specs)
 
     @property
     def _may_pass_states(self) -> bool:
         """Whether states may be kept at each block's end of a prompt, and not of outputs."""
-        return bool(self.state_sizes) and not any(isinstance(spec, ChunkedLocalAttentionSpec) for spec in self.specs)
+        return bool(self.state_sizes) and not any(spec.chunk for spec in self.specs)
 
     def _wanted_interval(self) -> int:
         """Return the tokens at each multiple of which hits of a prompt are wanted, 0 for none; each block if dense."""
@@ -261,7 +257,7 @@ def _require_states(groups: list[Any], num_prefill_lookahead: int) -> None:
 
 def _match_unit(specs: tuple[KVCacheSpec, ...], unit: int, looks_ahead: bool) -> int | None:
     """Return the tokens at multiples of which a hit may end, None where hits end with blocks, as in vLLM."""
-    states = [spec.block_size for spec in specs if isinstance(spec, MambaSpec)]
-    if any(isinstance(spec, CrossAttentionSpec) for spec in specs) or (looks_ahead and not states):
+    states = [spec.block_size for spec in specs if spec.is_recurrent]
+    if any(spec.reads_encoder for spec in specs) or (looks_ahead and not states):
         return None
     return unit if unit < (max(states) if states else min(spec.block_size for spec in specs)) else None

@@ -14,8 +14,9 @@ from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import cut_to, zeros32
 from blockwright.core.keys.request import Request, count_of, exact_text
-from blockwright.core.pool.pool import BlockPool, KVCacheBlock
-from blockwright.core.tables.group import group_tables
+from blockwright.core.pool.blocks import KVCacheBlock
+from blockwright.core.pool.pool import BlockPool
+from blockwright.core.tables.layouts import group_tables
 from blockwright.core.tables.view import GroupReader
 from blockwright.errors import InvalidArgumentError, NoFreeBlocksError, UnsupportedError
 from blockwright.kinds import (
@@ -94,7 +95,7 @@ class SingleTypeKVCacheManager(GroupReader):
         first = self.first_kept(len(ids) * self.block_size)
         seen: set[int] = set()
         for entry, block in enumerate(ids):
-            if (self.sinks <= entry < first) != (block == 0):
+            if (entry < first and not self._group.stays(entry)) != (block == 0):
                 raise InvalidArgumentError(
                     f"new_computed_blocks: entry {entry} is {block}, but entries {self.sinks} to {first - 1}, and no "
                     "others, are null"

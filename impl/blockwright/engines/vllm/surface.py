@@ -49,7 +49,7 @@ def surface_of(package: Path) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return in words what a release asks that another did not; what it no longer asks does not matter."""
+    """Describe what one release of vLLM reads or passes and another does not. What it no longer uses is left out."""
     said = [f"the scheduler reads {name}" for name in after["reads"] if name not in before["reads"]]
     said += [f"cache_config.{name} is read" for name in after.get("settings", ()) if name not in before["settings"]]
     for name, reads in after.get("connectors", {}).items():
@@ -69,6 +69,7 @@ def require_supported(package: Path, version: str) -> None:
         UnsupportedError: it does, or it is too old to say; the message names what changed.
     """
     releases = known()
+    # What it asks for was recorded when the adapter was tested with it.
     if version in releases:
         return
     newest = list(releases)[-1]

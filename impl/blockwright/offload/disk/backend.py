@@ -61,6 +61,7 @@ class DiskBackend(SlotBackend):
         for place in places.block_ids if isinstance(places, DiskLoadStoreSpec) else ():
             try:
                 self._store.discard(place)
+            # One that is being written goes when that has ended: the chain asks again then.
             except (OSError, BlockNotReadyError) as error:
                 _log.warning("the block in place %d could not be deleted: %s", place, error)
                 count += 1

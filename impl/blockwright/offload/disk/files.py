@@ -86,6 +86,7 @@ class BlockFile:
                 only once, and drops the unwritten data, so that only a new `BlockFile` may be trusted.
         """
         with self._asking:
+            # A ticket: a sync that begins after it was drawn covers what this thread has written.
             self._syncs_asked = ticket = self._syncs_asked + 1
         with self._syncing:
             if self._is_broken:
@@ -96,6 +97,7 @@ class BlockFile:
             try:
                 self.sync_now()
             except BaseException:
+                # Once failed, the system has dropped the data and reports success from then on.
                 self._is_broken = True
                 raise
             self._syncs_done = covered
@@ -193,10 +195,10 @@ class Folder:
         return self.file_class(self, name, size)
 
     def file(self, name: str, flags: int, mode: str) -> BinaryIO:
-        """Open a file, which is its owner's alone from now on.
+        """Open a file, and let its owner alone read and write it.
 
         Raises:
-            StoreDirectoryError: what has this name is not the store's own file.
+            StoreDirectoryError: it is a link, no file, or another user's.
         """
         fd = self._opened(name, flags)
         try:

@@ -80,6 +80,7 @@ def _header(folder: Folder, wanted: Header) -> Header | None:
     content = folder.read(HEADER, len(wanted.encode()) + _HEADER_MORE)
     if content is None:
         ours = {name for name in (LOCK, HEADER + UNPUBLISHED) if folder.is_file(name)}
+        # A mistyped path must not turn somebody's folder into a store.
         foreign = folder.names() - ours - {"lost+found"}
         if foreign:
             raise StoreDirectoryError(

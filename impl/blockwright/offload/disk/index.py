@@ -33,15 +33,19 @@ _RECORDS_AT_ONCE: Final = 4096
 
 
 class Record(NamedTuple):
-    """Which block lies in a slot."""
+    """Which block lies in a slot.
+
+    Attributes:
+        key: of the block, 1 to `KEY_SIZE_MAX` bytes.
+        digest: checksum of the block.
+        written: count that goes up with every block, below `COUNT_MAX`.
+        length: bytes in the block.
+    """
 
     key: bytes
     digest: bytes
-    """Checksum of the block."""
     written: int
-    """Count that goes up with every block."""
     length: int
-    """Bytes in the block."""
 
     def encode(self, slot: int, checksum_name: str) -> bytes:
         body = _LAYOUT.pack(self.digest, self.written, self.length, len(self.key), self.key)
@@ -65,6 +69,7 @@ def decoded(data: bytes, slot: int, checksum_name: str) -> Record | None:
 def scan(file: BlockFile, num_slots: int, checksum_name: str) -> Iterator[tuple[int, Record | None]]:
     """Yield slot and record of all that are not empty, None for a damaged one."""
     for first in range(0, num_slots, _RECORDS_AT_ONCE):
+        # In large reads: an index of a million slots would take minutes record by record.
         data = bytearray(min(_RECORDS_AT_ONCE, num_slots - first) * RECORD_SIZE)
         file.read(first * RECORD_SIZE, [memoryview(data)])
         for slot, start in enumerate(range(0, len(data), RECORD_SIZE), first):

@@ -74,6 +74,7 @@ class SlotTable:
             last_use.append((max(record.written, used if written == record.written else 0), record.key, slot))
         newest = max((record.written for _, record in found), default=0)
         self._clock = newest + len(latest)
+        # New counts, behind all that was ever written: damaged hints cannot push the clock to its end.
         for count, (_, _, slot) in enumerate(sorted(last_use), newest + 1):
             self._used[slot] = count
         self.counts.recovered = len(latest)

@@ -339,7 +339,7 @@ class DiskStore(ByteStore):
 
 
 def _durable(file: BlockFile, outcomes: list[Record | OSError]) -> list[Record | OSError]:
-    """Sync the written blocks, if there are any; if that fails, all of them have failed."""
+    """Sync the blocks that were written. If the sync fails, so has each of them."""
     if all(isinstance(outcome, OSError) for outcome in outcomes):
         return outcomes
     try:

@@ -22,9 +22,8 @@ from typing import NamedTuple
 
 import torch
 
-from blockwright.device import Caches, swap_blocks
-from blockwright.device.layout import blocks_of
-from blockwright.offload.host.moves import checked_moves
+from blockwright.device import Caches
+from blockwright.offload.host.moves import Sides
 from blockwright.offload.host.pool import HostPool
 from blockwright.offload.jobs import Part, ThreadedHandler
 from blockwright.offload.worker import TransferSpec
@@ -69,30 +68,26 @@ class CopyHandler(ThreadedHandler):
         timeout: float | None,
     ) -> None:
         """Choose the way of copying, and start the threads; see `HostHandler` for the arguments."""
-        tensors = [blocks.view for blocks in blocks_of("device_caches", device_caches, block_dim)]
-        self._device_caches = device_caches
-        self._tensors = tensors  # keeps their memory, which is known by its addresses
-        self._num_blocks = min(int(tensor.shape[0]) for tensor in tensors)
-        self._pool = pool
-        self._block_dim = block_dim
-        found = [stretch for tensor, at in zip(tensors, pool.offsets, strict=True) for stretch in stretches(tensor, at)]
+        self._sides = Sides(device_caches, pool, block_dim)  # keeps the tensors, whose memory is known by its addresses
+        places = zip(self._sides.tensors, pool.offsets, strict=True)
+        found = [stretch for tensor, at in places for stretch in stretches(tensor, at)]
         self._stretches = found if min((stretch.size for stretch in found), default=0) >= STRETCH_BYTES else []
+        # By index torch brings its own threads; a second one of ours would only compete with them.
         if threads is None:
             threads = int(torch.get_num_threads()) if self._stretches else 1  # torch has threads of its own
         super().__init__(threads=threads, max_queued=max_queued, timeout=timeout)
 
     def parts(self, spec: TransferSpec) -> list[Part]:
         """Check a transfer and return the movements of a few of its blocks each."""
-        to_host, pairs = checked_moves(spec, self._num_blocks, self._pool)
-        k = self._pool.device_blocks_per_block
-        most = PART_BYTES if self._stretches else PART_BYTES_BY_INDEX
-        length = k * max(1, most // max(1, self._pool.bytes_per_block))
+        to_host, pairs = self._sides.moves_of(spec)
+        pool, most = self._sides.pool, PART_BYTES if self._stretches else PART_BYTES_BY_INDEX
+        length = pool.device_blocks_per_block * max(1, most // max(1, pool.bytes_per_block))
         move = self._move_stretches if self._stretches else self._move_by_index
         return [partial(move, to_host, pairs[at : at + length]) for at in range(0, len(pairs), length)]
 
     def _move_stretches(self, to_host: bool, pairs: list[tuple[int, int]]) -> int:
-        copy, size = copy_bytes, self._pool.bytes_per_block // self._pool.device_blocks_per_block
-        first = self._pool.buffer.data_ptr()
+        copy, pool = copy_bytes, self._sides.pool
+        size, first = pool.bytes_per_block // pool.device_blocks_per_block, pool.buffer.data_ptr()
         for block, row in pairs:
             begin = first + row * size
             for address, step, offset, length in self._stretches:
@@ -103,12 +98,8 @@ class CopyHandler(ThreadedHandler):
         return len(pairs) * size
 
     def _move_by_index(self, to_host: bool, pairs: list[tuple[int, int]]) -> int:
-        device, host = self._device_caches, self._pool.caches
-        if to_host:
-            swap_blocks(device, host, pairs, block_dim=self._block_dim)
-        else:
-            swap_blocks(host, device, [(row, block) for block, row in pairs], block_dim=self._block_dim)
-        return len(pairs) * self._pool.bytes_per_block // self._pool.device_blocks_per_block
+        self._sides.swap(to_host, pairs)
+        return self._sides.num_bytes(pairs)
 
 
 def stretches(tensor: torch.Tensor, offset: int) -> list[Stretch]:
@@ -124,6 +115,7 @@ def stretches(tensor: torch.Tensor, offset: int) -> list[Stretch]:
         offset: where the host's copy of it begins in a block.
     """
     width, whole, extent = tensor.element_size(), tensor.dim(), 1
+    # From the last dimension outwards, as long as the elements lie one behind the other.
     while whole > 1 and (tensor.shape[whole - 1] == 1 or tensor.stride(whole - 1) == extent):
         whole -= 1
         extent *= int(tensor.shape[whole])

@@ -65,6 +65,7 @@ class HostPool:
         self.device_blocks_per_block = device_blocks_per_block
         self.offsets, size = _offsets(tensors)
         self.bytes_per_block = size * device_blocks_per_block
+        # Pinning pageable memory later would copy it; without a GPU it would only cost.
         pinned = torch.cuda.is_available() if pin_memory is None else pin_memory
         try:
             self.buffer = torch.zeros((num_blocks, self.bytes_per_block), dtype=torch.uint8, pin_memory=pinned)
@@ -113,6 +114,7 @@ def _offsets(tensors: Sequence[torch.Tensor]) -> tuple[list[int], int]:
     offsets, end, widest = [], 0, 1
     for tensor in tensors:
         width = tensor.element_size()
+        # An element that straddles its alignment cannot be viewed in its dtype.
         offsets.append(_rounded_up(end, width))
         end = offsets[-1] + width * math.prod(tensor.shape[1:])
         widest = max(widest, width)
@@ -131,6 +133,7 @@ def _as_tensor(rows: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Ten
 
 def _bytes_of(buffer: torch.Tensor) -> memoryview:
     """Return the memory of a contiguous tensor of bytes; it lives as long as the view does."""
+    # torch gives no memoryview of a tensor; numpy, which would, is not needed otherwise.
     array = (ctypes.c_ubyte * buffer.numel()).from_address(buffer.data_ptr())
     array.owner = buffer  # type: ignore[attr-defined]
     return memoryview(array).cast("B")

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from blockwright.device import Caches, Transfer, swap_blocks
-from blockwright.device.layout import blocks_of
-from blockwright.offload.host.moves import Moves, checked_moves
+from blockwright.device import Caches, Transfer
+from blockwright.offload.host.moves import Moves, Sides
 from blockwright.offload.host.pool import HostPool
 from blockwright.offload.metrics import Counters, Outcome, Pair, TransferStats
 from blockwright.offload.worker import OffloadingHandler, TransferResult, TransferSpec
@@ -41,15 +40,11 @@ class StreamHandler(OffloadingHandler):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make the streams; see `HostHandler` for the arguments."""
-        tensors = [blocks.view for blocks in blocks_of("device_caches", device_caches, block_dim)]
-        device = tensors[0].device
-        self._num_blocks = min(int(tensor.shape[0]) for tensor in tensors)
-        self._device_caches = device_caches
-        self._pool = pool
-        self._block_dim = block_dim
+        self._sides = Sides(device_caches, pool, block_dim)
         self._max_queued = max_queued
         self._clock = clock
-        self._streams = {to_host: torch.cuda.Stream(device) for to_host in (True, False)}
+        # One for each direction: a GPU copies both ways at the same time.
+        self._streams = {to_host: torch.cuda.Stream(self._sides.tensors[0].device) for to_host in (True, False)}
         self._queued: dict[int, _Queued] = {}
         self._counters: dict[Pair, Counters] = {}
         self._closed = False
@@ -62,8 +57,7 @@ class StreamHandler(OffloadingHandler):
             counters.refuse()
             return False
         try:
-            moves = checked_moves(spec, self._num_blocks, self._pool)
-            self._queued[job_id] = self._begun(pair, moves)
+            self._queued[job_id] = self._begun(pair, self._sides.moves_of(spec))
         except BaseException:
             counters.refuse()
             raise
@@ -72,18 +66,12 @@ class StreamHandler(OffloadingHandler):
 
     def _begun(self, pair: Pair, moves: Moves) -> _Queued:
         begin, stream = self._clock(), self._streams[moves.to_host]
-        device, host, pairs = self._device_caches, self._pool.caches, moves.pairs
         try:
-            if moves.to_host:
-                transfer = swap_blocks(device, host, pairs, block_dim=self._block_dim, stream=stream)
-            else:
-                back = [(row, block) for block, row in pairs]
-                transfer = swap_blocks(host, device, back, block_dim=self._block_dim, stream=stream)
+            transfer = self._sides.swap(*moves, stream)
         except BaseException:
             stream.synchronize()  # what it has queued before the error touches blocks
             raise
-        num_bytes = len(pairs) * self._pool.bytes_per_block // self._pool.device_blocks_per_block
-        return _Queued(transfer, pair, num_bytes, begin)
+        return _Queued(transfer, pair, self._sides.num_bytes(moves.pairs), begin)
 
     def get_finished(self) -> list[TransferResult]:
         ended = [job_id for job_id, queued in self._queued.items() if queued.transfer.done]

@@ -83,6 +83,7 @@ class Envelope:
         start = self.size(key, 0)
         if size < start:
             return Fault.TRUNCATED
+        # The header is compared as bytes: a field that is added later cannot be forgotten here.
         header = self._header(head[5], key, length)
         if head[: len(header)] != header or ALGORITHMS.get(head[5]) not in CHECKSUMS:
             return Fault.FOREIGN

@@ -204,6 +204,7 @@ class FileSystemStore(ValueStore):
     def _put_file(self, name: str, value: bytes) -> bool:
         """Write a file; False if a folder has its name."""
         folder = name.rpartition("/")[0]
+        # A name of its own: two engines may write one block at the same time.
         target = f"{folder}/.{uuid.uuid4().hex}" if self._rename else name
         try:
             self._fs.pipe_file(target, value)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, Self
 
 from blockwright.arguments import integer
-from blockwright.core.pool.order.order import BlockHint
+from blockwright.core.pool.order import BlockHint
 from blockwright.errors import (
     BlockNotReadyError,
     InvariantError,
@@ -123,6 +123,7 @@ class SharedStoreManager(OffloadingManager):
             if self._readers[each] < count:
                 raise NotPreparedError(f"block {each.hex()} of the store is read {self._readers[each]} times")
         self._readers.subtract(hashes)
+        # Drops the zeros, so that a key is in it exactly while it is read.
         self._readers = +self._readers
         if not success:
             self._blame(hashes)
@@ -132,6 +133,7 @@ class SharedStoreManager(OffloadingManager):
 
         Nothing is evicted for it.
         """
+        # What is read now must not be replaced under the reader.
         here = self._writing | self._readers.keys()
         candidates = [each for each in dict.fromkeys(keys_of(block_hashes)) if each not in here]
         there = self._store.contains([each for each in candidates if each not in self._blamed])

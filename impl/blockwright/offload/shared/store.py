@@ -79,7 +79,7 @@ Value = bytes | Unreadable | None
 
 
 class SharedStore(ByteStore):
-    """A `ByteStore` without places that answers, within its times, whatever its server does.
+    """A `ByteStore` without places. It answers in time even if its server hangs, fails or sends damaged bytes.
 
     Reads and lookups never raise: a failure is a counted miss. After several failures in a row the store counts as down
     for a back-off time, in which nothing is asked of it. Safe to use from several threads.
@@ -257,6 +257,7 @@ class SharedStore(ByteStore):
         """Split items so that no batch exceeds `batch_bytes`, unless it is a single block, or has too many blocks."""
         start = total = 0
         for at, item in enumerate(items):
+            # A single block larger than the bound is a batch by itself.
             full = total + _length(item) > self._batch_bytes or at - start == self._most_in_batch
             if at > start and full:
                 yield items[start:at]

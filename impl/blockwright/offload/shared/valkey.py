@@ -100,6 +100,7 @@ class ValkeyStore(ValueStore):
     def _write(self, values: Sequence[tuple[str, bytes]]) -> list[bool]:
         expiry: tuple[Any, ...] = () if self._ttl is None else ("PX", self._ttl)
         replies = self._ask([("SET", name, value, *expiry) for name, value in values], self._timeout)
+        # A reply of another kind belongs to another command: the connection is out of step.
         self._check(all(reply is True or isinstance(reply, self._refusal) for reply in replies))
         return [reply is True for reply in replies]
 

@@ -83,6 +83,7 @@ class BoundedSocket:
         left = self._deadline.until - time.monotonic()
         if left <= 0:
             raise TimeoutError("the operation took too long")
+        # The library sets a limit of its own for each call; the nearer of the two counts.
         if self._limit is not None or left < math.inf:
             self._sock.settimeout(left if self._limit is None else min(left, self._limit))
 
@@ -165,6 +166,7 @@ def _bounded(connection_class: Any, deadline: Deadline) -> Any:
 
         def _connect(self) -> BoundedSocket:
             limits = self.socket_timeout, self.socket_connect_timeout
+            # Never 0, which would make the socket one that polls.
             left = max(1e-3, deadline.until - time.monotonic())
             self.socket_timeout, self.socket_connect_timeout = (min(limit, left) for limit in limits)
             try:

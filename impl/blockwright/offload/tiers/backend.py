@@ -95,6 +95,7 @@ class SlotBackend(Backend):
         last = self._num_freed
         wanted = last + i64(len(places))
         if wanted > i64(len(freed)):
+            # Doubled, so that giving places back one by one stays O(1) each.
             freed = extend(freed, zeros32(2 * wanted - i64(len(freed))))
         for place in places:
             used[i64(place)] = 0
@@ -113,6 +114,7 @@ class SlotBackend(Backend):
             raise BlockError(f"place: {place} is given out or not one of {self.num_blocks}")
         wanted: i64 = place
         if wanted < i64(len(self._used)):
+            # A freed place lies anywhere in the stack; this happens once per block that a disk has kept.
             kept = vec[i32]()
             for free in self._freed[: self._num_freed]:
                 if i64(free) != wanted:
@@ -199,6 +201,7 @@ def packed_backend(backend: Backend) -> SlotBackend | None:
     """Return a backend as one whose places may be taken packed, or None if it must be asked for statuses."""
     if not isinstance(backend, SlotBackend):
         return None
+    # A subclass that overrides one of these wants to be asked: taking places behind its back would pass it over.
     kind: type = type(backend)
     for name in ("allocate_blocks", "free", "get_load_store_spec", "get_num_free_blocks"):
         if getattr(kind, name) is not getattr(SlotBackend, name):

@@ -17,9 +17,10 @@ from collections.abc import Iterable, Sequence
 
 from mypy_extensions import mypyc_attr
 
+from blockwright._copies import copy_fields
 from blockwright.arguments import integer
 from blockwright.core.keys.request import MAX_LENGTH
-from blockwright.core.pool.order.order import BlockHint
+from blockwright.core.pool.order import BlockHint
 from blockwright.errors import (
     BlockError,
     BlockNotReadyError,
@@ -132,20 +133,9 @@ class OffloadChain:
             UnsupportedError: a tier cannot be copied.
         """
         self._whole.require()
-        twin = OffloadChain(
-            [tier.copy() for tier in self.tiers],
-            device_blocks_per_block=self.device_blocks_per_block,
-            write="through" if self._through else "back",
-            reserve=self._reserve,
-            on_load="free" if self._frees else "keep",
-            max_transfers=self._most,
-        )
-        twin._jobs = self._jobs.copy()
-        twin._finished = self._finished.copy()
+        twin = OffloadChain([tier.copy() for tier in self.tiers])
+        copy_fields(self, twin, "tiers", "_whole", "_stuck", "_held", "_refused")
         twin._stuck = [each.copy() for each in self._stuck]
-        twin.num_dropped = self.num_dropped
-        twin.num_not_erased = self.num_not_erased
-        twin._forgotten = self._forgotten.copy()
         return twin
 
     @property
@@ -232,12 +222,14 @@ class OffloadChain:
             if len(new) == 0:
                 return StoreStart(None, [], prepared.block_hashes_evicted)
             read = blocks if len(new) == len(keys) else self._blocks_of(set(new), keys, blocks)
-            number = self._jobs.begin(STORE, new, read, 0, DEVICE, GPULoadStoreSpec(read), prepared.store_spec, set())
+            number = self._jobs.begin(
+                Job(STORE, new, read, 0, DEVICE, GPULoadStoreSpec(read), prepared.store_spec, set())
+            )
             self._make_room()
             return StoreStart(number, new, prepared.block_hashes_evicted)
 
     def load(self, block_hashes: Iterable[bytes], device_ids: Iterable[int]) -> int:
-        """Begin to copy blocks to the device, those of lower tiers by way of tier 0; return the transfer's number.
+        """Begin to copy blocks to the device, from lower tiers through tier 0; return the transfer's number.
 
         Args:
             block_hashes: each once.
@@ -254,6 +246,7 @@ class OffloadChain:
         keys = distinct_keys(block_hashes)
         blocks = checked_device_ids(device_ids, len(keys), self.device_blocks_per_block)
         self._jobs.check_unwritten(blocks)
+        # Two keys into one block: whichever came last would stay.
         if len(set(blocks)) < len(blocks):
             raise BlockError("device_ids: a load writes each block of the device once")
         sources = self._sources(keys)
@@ -261,13 +254,14 @@ class OffloadChain:
             raise UnknownBlockHashError(f"load: block {shown(keys[len(sources)])} is readable in no tier")
         missing = [key for key, source in zip(keys, sources) if source > 0]
         ready = [key for key, source in zip(keys, sources) if source == 0 and key not in self._jobs.promoted]
+        # Those that are coming up for another load are awaited too, and held once they have landed.
         awaited = set(keys).difference(ready)
         with self._whole:
             self.tiers[0].prepare_load(ready)
             if len(missing) > 0:
                 self._raise(keys, sources, missing, ready)
             self.tiers[0].touch(keys)
-            number = self._jobs.begin(LOAD, keys, blocks, 0, DEVICE, None, GPULoadStoreSpec(blocks), awaited)
+            number = self._jobs.begin(Job(LOAD, keys, blocks, 0, DEVICE, None, GPULoadStoreSpec(blocks), awaited))
             if len(missing) > 0:
                 self._make_room()
         return number
@@ -439,6 +433,7 @@ class OffloadChain:
             places = dict(zip(keys, sources))
             hints = [self.tiers[places[key]].hint_of(key) for key in missing]  # law: CHAIN-13
             has_hints = any([hint is not None for hint in hints])
+            # Asked before anything is held: a load that finds no room must leave every tier as it was.
             evicted = nearest.would_evict(missing, hints if has_hints else None)
             if evicted is None or len(self._losing(0, evicted)) > 0:  # law: CHAIN-14
                 raise NoFreeBlocksError(f"load: tier 0 has no room for {len(missing)} blocks from below")
@@ -460,7 +455,7 @@ class OffloadChain:
             raise
         for number, chosen, spec in held:
             self.tiers[number].touch(chosen)
-            self._jobs.begin(PROMOTE, chosen, [], 0, number, spec, nearest.places_of(chosen), set())
+            self._jobs.begin(Job(PROMOTE, chosen, [], 0, number, spec, nearest.places_of(chosen), set()))
 
     def _release(self, held: list[tuple[int, list[bytes], LoadStoreSpec]], ready: list[bytes]) -> None:
         for number, chosen, _ in held:
@@ -482,6 +477,7 @@ class OffloadChain:
         """Send idle blocks of one tier down. O(blocks that go, and those passed over)."""
         tier = self.tiers[at]
         leaving = len(self._lowering(at))
+        # What cannot go down now is offered again by every look at the order: it is passed over from then on.
         seen: set[bytes] = set()
         while True:
             lacking = reserve - tier.num_free - leaving
@@ -533,6 +529,7 @@ class OffloadChain:
         if at + 2 < len(self.tiers) and lower.num_free == 0:
             lost = self._losing(at + 1, lower.would_evict([key], [hint]))
             if len(lost) > 0:
+                # One at a time: its end makes room here, and the next landing looks again.
                 self._lower(at + 1, lost[0])
                 return False
         prepared = lower.prepare_store([key]) if hint is None else lower.prepare_store_hinted([key], [hint])
@@ -543,7 +540,7 @@ class OffloadChain:
         if len(prepared.block_hashes_to_store) > 0:
             self._left(at + 1, prepared.block_hashes_evicted)
             source = upper.prepare_load([key])
-            self._jobs.begin(DEMOTE, [key], [], at, at + 1, source, prepared.store_spec, set())
+            self._jobs.begin(Job(DEMOTE, [key], [], at, at + 1, source, prepared.store_spec, set()))
             return True
         if not self._through:
             self._take_away(at, [key])
@@ -633,6 +630,7 @@ class OffloadChain:
             )
         others = set() if waiting else set(nearest.idle_blocks(coming + len(keys)))
         if room_made:
+            # A block whose only reader is its way down leaves a place behind.
             others.update([key for key in self._lowering(0) if nearest.status_of(key) == 1])  # no load reads it, too
         length = coming = 0
         while length < len(sources):
@@ -651,6 +649,7 @@ class OffloadChain:
         A lower tier is asked about many blocks at once, since it may be far away.
         """
         nearest = self.tiers[0]
+        # One call for the usual case: all that is there from the first on.
         sources = [0] * nearest.lookup(keys)
         known = [0] * len(self.tiers)  # up to where each lower tier is known to be readable
         at = len(sources)
@@ -728,10 +727,11 @@ class OffloadChain:
         below = self.tiers[job.below]
         ended = job.hashes
         if not success and len(ended) > 1:
+            # One damaged block must not take the others with it, and which one it was is not known.
             again = [key for key in ended if key not in self._forgotten]
             for key in again:
                 source = below.prepare_load([key])
-                self._jobs.begin(PROMOTE, [key], [], 0, job.below, source, nearest.places_of([key]), set())
+                self._jobs.begin(Job(PROMOTE, [key], [], 0, job.below, source, nearest.places_of([key]), set()))
             below.complete_load(again)
             ended = [key for key in ended if key in self._forgotten]
             if len(ended) == 0:

@@ -79,6 +79,7 @@ def check_users(at: int, tier: TierManager, jobs: list[Job], held: list[bytes]) 
         if status == -2:
             demand("CHAIN-1", f"the doomed block {shown(key)} of tier {at} is being read", True, count > 0)
         else:
+            # A block that is written has no readers yet, whatever waits for it.
             expected = -1 if key in writers else count
             demand("CHAIN-1", f"who reads or writes block {shown(key)} of tier {at}", expected, status)
         writers.discard(key)

@@ -18,6 +18,7 @@ from typing import Final, final
 from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright._copies import copy_fields
 from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.errors import InvariantError, UnknownBlockHashError
 from blockwright.offload.status import NOT_READY, BlockStatus
@@ -57,16 +58,11 @@ class Entries:
     def copy(self) -> Entries:
         """Return an independent copy, without the backend's statuses. O(slots)."""
         twin = Entries(False)
-        twin.index = self.index.copy()
-        twin.recency = self.recency.copy()
-        twin.state = self.state[:]
-        twin.readers = self.readers[:]
-        twin.place = self.place[:]
-        twin.named = self.named[:]
+        copy_fields(self, twin, "has_statuses", "statuses")
         return twin
 
     def put_after(self, last: i64, key: bytes) -> i64:
-        """Return the slot of a key, with room for a block that has none yet; as `KeyIndex.put_after`. O(1)."""
+        """Return the slot of a key, as `KeyIndex.put_after`, and let every field have that slot. O(1)."""
         slot = self.index.put_after(last, key)
         if slot >= i64(len(self.state)):
             self._grow()
@@ -124,9 +120,6 @@ class Entries:
             states[i64(slot)] = state
             readers[i64(slot)] = 0
         self.recency.push_all(slots)
-
-    def is_readable(self, slot: i64) -> bool:
-        return self.state[slot] == READY
 
     def is_idle(self, slot: i64) -> bool:
         return self.state[slot] == READY and self.readers[slot] == 0

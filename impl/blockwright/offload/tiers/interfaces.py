@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
-from blockwright.core.pool.order.order import BlockHint
+from blockwright.core.pool.order import BlockHint
 from blockwright.errors import UnsupportedError
 from blockwright.events import BlockRemoved, BlockStored
 from blockwright.offload.status import BlockStatus

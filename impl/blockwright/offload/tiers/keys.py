@@ -16,6 +16,7 @@ from librt.strings import read_i64_le
 from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright._copies import copy_fields
 from blockwright.core.keys.packed import zeros32
 from blockwright.errors import InvalidArgumentError
 
@@ -39,6 +40,7 @@ def keys_of(block_hashes: object) -> list[bytes]:
         except TypeError:
             kind = type(block_hashes).__name__
             raise InvalidArgumentError(f"block_hashes: must be an iterable of bytes, not {kind}") from None
+        # Once, and before anything changes: an iterator may run code of the caller's, or raise in its middle.
         hashes = list(iterator)
     keys: list[bytes] = hashes  # type: ignore[assignment]
     is_exact = True
@@ -97,15 +99,7 @@ class KeyIndex:
     def copy(self) -> KeyIndex:
         """Return an independent copy. O(slots)."""
         twin = KeyIndex()
-        twin.keys = self.keys.copy()
-        twin.count = self.count
-        twin.size = self.size
-        twin._buckets = self._buckets[:]
-        twin._following = self._following[:]
-        twin._hashes = self._hashes[:]
-        twin._next = self._next[:]
-        twin._mask = self._mask
-        twin._unused = self._unused
+        copy_fields(self, twin)
         return twin
 
     def find(self, key: bytes) -> i64:
@@ -178,6 +172,7 @@ class KeyIndex:
                 if own is key or own == key:
                     return slot
             slot = i64(following[slot])
+        # The chain is searched before it grows, since a key that is there needs no slot.
         if self._unused == 0:
             self._grow()
             bucket = hashed & self._mask
@@ -200,6 +195,7 @@ class KeyIndex:
         keys = self.keys
         unused = self._unused
         for slot in slots:
+            # The hash is kept, so that a key need not be read again to find its bucket.
             bucket: i64 = i64(hashes[i64(slot)]) & self._mask
             at: i64 = i64(buckets[bucket])
             if at == i64(slot):

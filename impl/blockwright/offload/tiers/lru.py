@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
-from blockwright.core.pool.order.order import BlockHint
-from blockwright.core.pool.order.retained import check_shares
+from blockwright.core.pool.order import BlockHint
+from blockwright.core.worth.retained import check_shares
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.tiers.entries import READY
 from blockwright.offload.tiers.interfaces import Backend, OffloadingManager, PrepareStoreOutput
@@ -68,12 +68,7 @@ class LRUOffloadingManager(TierManager):
             self._retain(shares)
 
     def copy(self) -> OffloadingManager:
-        twin = LRUOffloadingManager(self._copied_backend(), self._keeps_events)
-        self._copy_books_to(twin)
-        twin._now = self._now
-        twin._guard = self._guard
-        twin._retention = None if self._retention is None else self._retention.copy()
-        return twin
+        return self._copied_to(LRUOffloadingManager(self._copied_backend()))
 
     # ------------------------------------------------------------------ hints
 
@@ -103,6 +98,7 @@ class LRUOffloadingManager(TierManager):
     ) -> list[bytes] | None:
         self._whole.require()
         retention = self._retention
+        # Where no hint was ever given, hints of new blocks alone change no victim.
         if hints is None or retention is None:
             return super().would_evict(block_hashes)
         keys = keys_of(block_hashes)
@@ -167,6 +163,7 @@ class LRUOffloadingManager(TierManager):
         readers = entries.readers
         named = entries.named
         victims = vec[i32]()
+        # Without hints the order of use is the order of eviction, so that the first idle blocks are the answer.
         slot: i64 = i64(newer[0])
         while slot != 0 and i64(len(victims)) < count:
             if state[slot] == READY and readers[slot] == 0 and named[slot] != call:

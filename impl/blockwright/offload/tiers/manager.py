@@ -12,8 +12,9 @@ from typing import Final
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64, mypyc_attr
 
+from blockwright._copies import copy_fields
 from blockwright.arguments import integer
-from blockwright.core.pool.order.order import BlockHint
+from blockwright.core.pool.order import BlockHint
 from blockwright.errors import (
     BlockNotReadyError,
     InvalidArgumentError,
@@ -63,6 +64,7 @@ class TierManager(OffloadingManager):
         self._whole: Wholeness = Wholeness(forgives=False)  # a backend may fail in the middle of a change
         self._entries = Entries(self._packed is None)
         self._adopt()
+        # Counted, and not the backend's number: an engine's own backend does not say how many places it has in all.
         self._capacity: i64 = i64(self.num_free) + self._entries.index.count
 
     def _adopt(self) -> None:
@@ -164,6 +166,7 @@ class TierManager(OffloadingManager):
                 if state[slot] != READY:
                     all_stay = False
                 at += 1
+            # One was named too often: give the readers before it back, since a refused call changes nothing.
             if at < size:
                 key = entries.index.keys[i64(slots[at])]
                 while at > 0:
@@ -217,6 +220,7 @@ class TierManager(OffloadingManager):
             new: list[bytes] = []
             slots = self._name(keys, new)
             victims = self._making_way(new)
+            # `_name` has given the new blocks slots already; without room they are taken back.
             if i64(len(new)) - i64(self.num_free) > i64(len(victims)):
                 self._forget(slots)
                 return None
@@ -262,6 +266,7 @@ class TierManager(OffloadingManager):
             count += 1
             slots = append(slots, i32(slot))
             new.append(key)
+            # More than would fit into the empty tier: the rest need not be looked at.
             if count - before > most:
                 break
         return slots
@@ -279,7 +284,7 @@ class TierManager(OffloadingManager):
 
         Raises:
             UnknownBlockHashError: a block is not present.
-            NotPreparedError: not one of them is being written (some may be ready already).
+            NotPreparedError: none of them is being written. Blocks that are ready already may be among them.
         """
         self._whole.require()
         entries = self._entries
@@ -287,6 +292,7 @@ class TierManager(OffloadingManager):
         slots = entries.slots_of(keys)
         state = entries.state
         written = vec[i32](capacity=i64(len(slots)))
+        # 0 while it leaves, so that the policy counts it among no candidates.
         after: i32 = READY if success else 0
         with self._whole:
             for named in slots:
@@ -411,13 +417,10 @@ class TierManager(OffloadingManager):
             raise UnsupportedError(f"copy: the statuses of {type(self.backend).__name__} belong to one manager")
         return self.backend.copy()
 
-    def _copy_books_to(self, twin: TierManager) -> None:
-        """Put a copy of the books into a manager of the copied backend."""
-        twin._entries = self._entries.copy()
-        twin._events.extend(self._events)
-        twin._num_told = self._num_told
-        twin._calls = self._calls
-        twin._capacity = self._capacity
+    def _copied_to(self, twin: TierManager) -> TierManager:
+        """Give a manager of the copied backend copies of these books."""
+        copy_fields(self, twin, "backend", "_packed", "_whole")
+        return twin
 
     def _spec_of(self, keys: list[bytes], slots: vec[i32]) -> LoadStoreSpec:
         entries = self._entries
@@ -473,6 +476,7 @@ class TierManager(OffloadingManager):
             packed.return_places(entries.places_of(slots))
             entries.drop_all(slots)
             return
+        # Read before the entries go, and given back after: a backend that fails finds books that are in order.
         given = [entries.status_of(i64(slot)) for slot in slots]
         entries.drop_all(slots)
         for status in given:
@@ -490,6 +494,7 @@ class TierManager(OffloadingManager):
             return
         self._events.append(OffloadingEvent(keys, self.backend.block_size, self.backend.medium, removed))
         self._num_told += i64(len(keys))
+        # Nobody may ever take them: bounded, at an amortized cost of O(1) a key.
         if self._num_told > 4 * self._capacity + _FEWEST_TOLD:
             self._shorten()
 

@@ -1,6 +1,6 @@
 """A tier's record of the hints for its blocks, and the order of eviction that follows from it.
 
-The order of candidates on the device (`core.pool.order`) is one of released blocks in a pool of fixed size. Here the
+The order of candidates on the device (`core.worth`) is one of released blocks in a pool of fixed size. Here the
 order of use is the tier's own: its blocks come, leave and are passed over by name. So the next victims are found by
 reading it from its oldest end, once if the victims have no hints.
 """
@@ -13,10 +13,11 @@ from typing import Any, Final, final
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright._copies import copy_fields
 from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.core.pool.check import demand
-from blockwright.core.pool.order.order import BlockHint
-from blockwright.core.steps.hints import MAX_PRIORITY
+from blockwright.core.pool.order import BlockHint
+from blockwright.core.worth.hints import MAX_PRIORITY
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.tiers.entries import Entries
 
@@ -81,13 +82,7 @@ class TierRetention:
     def copy(self) -> TierRetention:
         """Return an independent copy. O(slots)."""
         twin = TierRetention({}, self._guard)
-        twin._numbers = self._numbers
-        twin._shares = self._shares
-        twin._counts = self._counts[:]
-        twin._tenant = self._tenant.copy()
-        twin._number = self._number[:]
-        twin._priority = self._priority[:]
-        twin._until = self._until[:]
+        copy_fields(self, twin)
         return twin
 
     def grow(self, size: i64) -> None:
@@ -108,6 +103,7 @@ class TierRetention:
             self._number[slot] = i32(self._numbers.get(tenant, 0))
             self._counts[i64(self._number[slot])] += 1
         if priority > 0 and until > now:
+            # An expired hint does not count, so that it does not lift the new one.
             over = self._until[slot] <= now
             self._priority[slot] = i32(priority if over else max(priority, int(self._priority[slot])))
             self._until[slot] = until if over else max(until, self._until[slot])
@@ -136,6 +132,7 @@ class TierRetention:
         within a priority the least recently used. The last that were used are above all priorities. O(blocks passed
         over), for each priority that is reached.
         """
+        # How many blocks each tenant has beyond its share, those that are coming included.
         above = self._counts[:]
         at: i64 = 0
         while at < i64(len(above)):
@@ -150,6 +147,7 @@ class TierRetention:
         victims = vec[i32]()
         within = vec[i32]()
         rank: i64 = 0
+        # A walk over the order of use for each priority that is reached: mostly one, and no memory for a sort.
         while rank <= _GUARDED and i64(len(victims)) < count:
             following: i64 = _GUARDED + 1
             slot: i64 = i64(newer[0])
@@ -170,6 +168,7 @@ class TierRetention:
                         within = append(within, i32(slot))
                 slot = i64(newer[slot])
             rank = following
+        # Only where nothing else is left: shares promise an order, and no room.
         for spared in within:
             if i64(len(victims)) < count:
                 victims = append(victims, spared)

@@ -7,6 +7,7 @@ from typing import final
 from librt.vecs import extend, vec
 from mypy_extensions import i32, i64
 
+from blockwright._copies import copy_fields
 from blockwright.core.keys.packed import zeros32
 
 
@@ -27,9 +28,7 @@ class Ring:
     def copy(self) -> Ring:
         """Return an independent copy. O(slots)."""
         twin = Ring()
-        twin.newer = self.newer[:]
-        twin._older = self._older[:]
-        twin.count = self.count
+        copy_fields(self, twin)
         return twin
 
     def grow(self, size: i64) -> None:
@@ -62,22 +61,6 @@ class Ring:
             older[i64(after)] = before
         self.count -= i64(len(slots))
 
-    def push(self, slot: i64) -> None:
-        """Add a slot at the newest end; it must not be a member, and there must be room for it."""
-        newest = self._older[0]
-        self.newer[i64(newest)] = i32(slot)
-        self._older[slot] = newest
-        self.newer[slot] = 0
-        self._older[0] = i32(slot)
-        self.count += 1
-
-    def leave(self, slot: i64) -> None:
-        before = self._older[slot]
-        after = self.newer[slot]
-        self.newer[i64(before)] = after
-        self._older[i64(after)] = before
-        self.count -= 1
-
     def refresh_all(self, slots: vec[i32]) -> None:
         """Move members to the newest end, the last first, so that the first becomes the newest; pass over 0."""
         newer = self.newer
@@ -98,22 +81,6 @@ class Ring:
             newest = slot
             newer[i64(newest)] = 0
             older[0] = newest
-
-    def refresh(self, slot: i64) -> None:
-        """Move a member to the newest end."""
-        newer = self.newer
-        older = self._older
-        after = newer[slot]
-        if after == 0:
-            return
-        before = older[slot]
-        newer[i64(before)] = after
-        older[i64(after)] = before
-        newest = older[0]
-        newer[i64(newest)] = i32(slot)
-        older[slot] = newest
-        newer[slot] = 0
-        older[0] = i32(slot)
 
     def members(self) -> list[int]:
         """Return the members, oldest first. O(count)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, final
 
+from blockwright._copies import copy_fields
 from blockwright.errors import BlockError, UnknownTransferError
 from blockwright.offload.tiers.interfaces import GPULoadStoreSpec, LoadStoreSpec
 
@@ -86,7 +87,6 @@ class Job:
 
     def __init__(
         self,
-        job_id: int,
         kind: str,
         hashes: list[bytes],
         device_ids: list[int],
@@ -95,9 +95,8 @@ class Job:
         source: LoadStoreSpec | None,
         destination: LoadStoreSpec,
         awaited: set[bytes],
-        is_started: bool = False,
     ) -> None:
-        self.job_id = job_id
+        self.job_id = -1
         self.kind = kind
         self.hashes = hashes
         self.device_ids = device_ids
@@ -106,22 +105,13 @@ class Job:
         self.source = source
         self.destination = destination
         self.awaited = awaited
-        self.is_started = is_started
+        self.is_started = False
 
     def copy(self) -> Job:
-        """Return an independent copy; lists and specs are shared: they are replaced, and never changed."""
-        return Job(
-            self.job_id,
-            self.kind,
-            self.hashes,
-            self.device_ids,
-            self.above,
-            self.below,
-            self.source,
-            self.destination,
-            self.awaited.copy(),
-            self.is_started,
-        )
+        """Return an independent copy."""
+        twin = Job("", [], [], 0, 0, None, self.destination, set())
+        copy_fields(self, twin)
+        return twin
 
     def held(self) -> list[bytes]:
         """Return the blocks of tier 0 that a load holds: those that it does not wait for."""
@@ -156,39 +146,25 @@ class Jobs:
     def copy(self) -> Jobs:
         """Return an independent copy. O(transfers, and blocks of the device that they pin)."""
         twin = Jobs()
+        copy_fields(self, twin)
         twin.under_way = {number: job.copy() for number, job in self.under_way.items()}
         twin.waiting = {number: twin.under_way[number] for number in self.waiting}
-        twin.readers = self.readers.copy()
-        twin.writers = self.writers.copy()
-        twin.promoted = self.promoted.copy()
-        twin._begun = self._begun
         return twin
 
-    def begin(
-        self,
-        kind: str,
-        hashes: list[bytes],
-        device_ids: list[int],
-        above: int,
-        below: int,
-        source: LoadStoreSpec | None,
-        destination: LoadStoreSpec,
-        awaited: set[bytes],
-    ) -> int:
+    def begin(self, job: Job) -> int:
         """Put a transfer under way; return its number. law: CHAIN-1."""
-        number = self._begun
+        number = job.job_id = self._begun
         self._begun += 1
-        job = Job(number, kind, hashes, device_ids, above, below, source, destination, awaited)
         self.under_way[number] = job
         self.waiting[number] = job
-        if kind == STORE:
-            for block in set(device_ids):
+        if job.kind == STORE:
+            for block in set(job.device_ids):
                 self.readers[block] = self.readers.get(block, 0) + 1
-        elif kind == LOAD:
-            for block in device_ids:
+        elif job.kind == LOAD:
+            for block in job.device_ids:
                 self.writers[block] = number
-        elif kind == PROMOTE:
-            self.promoted.update(hashes)
+        elif job.kind == PROMOTE:
+            self.promoted.update(job.hashes)
         return number
 
     def cut(self, load: Job, length: int) -> None:
@@ -232,6 +208,7 @@ class Jobs:
 
     def may_start(self, job: Job) -> bool:
         """Return whether nothing has to land before a transfer. law: CHAIN-4."""
+        # A load may not write where a store still reads; without stores there is nothing to look for.
         if job.kind != LOAD or len(self.readers) == 0:
             return len(job.awaited) == 0
         return len(job.awaited) == 0 and not any([block in self.readers for block in job.device_ids])

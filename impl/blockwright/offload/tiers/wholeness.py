@@ -46,6 +46,7 @@ class Wholeness:
         self.begin()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        # Our own errors are raised before a change begins; of an interrupt nobody knows where it came.
         is_ours = isinstance(error, BlockwrightError) and not isinstance(error, InterruptedCallError)
         if error is None or (self._forgives and is_ours):
             self.done()

@@ -1,4 +1,4 @@
-"""Part one, chapter 23: why a hit is as long as it is.
+"""Part one, chapter 32: why a hit is as long as it is.
 
 An explanation names a *candidate*, a longer aligned length, and, per group, what that lacks. The candidate is what the
 hit would be had nothing been lost that the manager still remembers, if that is longer; else the next aligned length.
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from ...reads import Prefix, hit_ends, margin, needed
-from ..added import keyed, longest, named
+from ..keys import keyed, longest, named
 from ..pool_laws import asked, readable
 from ..state import Config, Content, State
 from ..units import aligned, has_room, hit_lengths
@@ -55,7 +55,7 @@ def explained(state: State, prefix: Prefix, lost: Set[Content] = frozenset()) ->
         return Explanation(0, None, (Part(0, (), Limit.NOT_ASKED),) * len(config.groups))
     lengths = hit_lengths(config, len(prefix[1]))
     length, before = (
-        longest(config.added, enumerate(config.groups), contents, prefix, config.eagle, lengths)
+        longest(config, enumerate(config.groups), contents, prefix, config.eagle, lengths)
         for contents in (published, published | lost)
     )
     longer = next((each for each in lengths if each > length), length + aligned(config))
@@ -69,7 +69,7 @@ def explained(state: State, prefix: Prefix, lost: Set[Content] = frozenset()) ->
 
 def most_hit(config: Config, prefix: Prefix) -> int:
     """Return the tokens that a hit has at most: one is left to compute, and the keys must be known."""
-    return min(len(prefix[1]) - 1, keyed(config.added, prefix))
+    return min(len(prefix[1]) - 1, keyed(config, prefix))
 
 
 def explained_part(state: State, prefix: Prefix, at: int, length: int, candidate: int) -> Part:
@@ -77,13 +77,13 @@ def explained_part(state: State, prefix: Prefix, at: int, length: int, candidate
     config, group, eagle = state.config, state.config.groups[at], state.config.eagle
     published = frozenset(content for _, content in state.keys)
     lengths = hit_lengths(replace(config, groups=(group,)), len(prefix[1]))
-    alone = longest(config.added, ((at, group),), published, prefix, eagle, lengths)
+    alone = longest(config, ((at, group),), published, prefix, eagle, lengths)
     if candidate > most_hit(config, prefix):
         return Part(alone, (), Limit.NOT_ALIGNED if alone > length else Limit.NOTHING)
-    if (end := candidate + margin(group, eagle)) > keyed(config.added, prefix):
+    if (end := candidate + margin(group, eagle)) > keyed(config, prefix):
         return Part(alone, (end,), Limit.DRAFT_MARGIN)
     ends = sorted(hit_ends(group, candidate, eagle))
-    missing = tuple(end for end in ends if named(config.added, at, prefix, end) not in published)
+    missing = tuple(end for end in ends if named(config, at, prefix, end) not in published)
     if not missing:
         return Part(alone, (), Limit.OTHER_GROUP)
     return Part(alone, missing, Limit.DRAFT_MARGIN if missing[0] > candidate else Limit.MISSING)
@@ -93,7 +93,7 @@ def unread(state: State, prefix: Prefix, at: int, length: int) -> tuple[int, ...
     """Return the ends of the blocks of a group that a hit of `length` tokens reads from, and that do not serve it."""
     group = state.config.groups[at]
     extra = margin(group, state.config.eagle)
-    if length + extra > keyed(state.config.added, prefix):
+    if length + extra > keyed(state.config, prefix):
         return (length + extra,)
     places = (*needed(group.kind, length), *range(length, length + extra))
     unserved = (place for place in places if not readable(state, at, prefix, place, length))

@@ -1,4 +1,4 @@
-"""Part one, chapter 29: what is forgotten on demand: of a request, a tenant or an adapter, or everything.
+"""Part one, chapter 35: what is forgotten on demand: of a request, a tenant or an adapter, or everything.
 
 A tenant's data must go, an adapter is revoked, a prompt was poisoned: no later lookup may find what was cached. Blocks
 that are held stay with their requests, which go on reading them. Such a request is *private*: it publishes nothing
@@ -13,13 +13,16 @@ fork of it is private as well (FORGET-5, FORGET-6). A hit that was found before 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 
-from ...hints import Mark
 from ...reads import Prefix, cut
-from ..outcomes import Done, Outcome, Reason, Refusal
-from ..publication import is_private, made_private, replaced
-from ..state import Absent, Running, State, owned, running
+from ..facts import owned, running
+from ..outcomes import Done, Outcome, Reason, Refusal, transition
+from ..prompts import forget_prompts
+from ..publication import is_private, make_private, put_request
+from ..seam import forget_keys
+from ..state import Absent, Running, State
 
 
+@transition
 def forget(state: State, slot: int) -> Outcome:
     """Let no later lookup find any block of a request's known tokens: ``forget(request)``."""
     # REFUSE
@@ -29,10 +32,11 @@ def forget(state: State, slot: int) -> Outcome:
     # EFFECT
     known = len(request.prefix[1])
     prefixes = frozenset(cut(request.prefix, end) for end in range(1, known + 1))
-    return forgotten(state, lambda prefix: prefix in prefixes, frozenset((slot,)))
+    return forget_contents(state, lambda prefix: prefix in prefixes, frozenset((slot,)))
     # SAME: tables, other contents.
 
 
+@transition
 def forget_extra(state: State, extras: frozenset[Hashable]) -> Outcome:
     """Let no later lookup find any block of a salt or an adapter: ``forget(cache_salt=...)``, ``lora_name=...``.
 
@@ -42,18 +46,19 @@ def forget_extra(state: State, extras: frozenset[Hashable]) -> Outcome:
     meant = frozenset(
         slot for slot, each in enumerate(state.requests) if isinstance(each, Running) and each.prefix[0] in extras
     )
-    return forgotten(state, lambda prefix: prefix[0] in extras, meant)
+    return forget_contents(state, lambda prefix: prefix[0] in extras, meant)
     # SAME: tables, other contents.
 
 
+@transition
 def forget_all(state: State) -> Done:
     """Let no later lookup find anything that is cached by now, while requests run: ``forget()``."""
     # EFFECT
-    return replace(forgotten(state, lambda _: True, frozenset(range(len(state.requests)))), forgot_all=True)
+    return replace(forget_contents(state, lambda _: True, frozenset(range(len(state.requests)))), forgot_all=True)
     # SAME: tables.
 
 
-def forgotten(state: State, is_meant: Callable[[Prefix], bool], slots: frozenset[int]) -> Done:
+def forget_contents(state: State, is_meant: Callable[[Prefix], bool], slots: frozenset[int]) -> Done:
     """Take the keys of some contents away: of held blocks, which stay held, and of free ones, which hold nothing now.
 
     A request that holds one of them, or is meant itself, publishes nothing more: its blocks are its own. Nothing
@@ -64,16 +69,13 @@ def forgotten(state: State, is_meant: Callable[[Prefix], bool], slots: frozenset
     free = tuple(sorted(blocks & frozenset(state.queue)))
     contents = tuple(None if block in free else content for block, content in enumerate(state.contents))
     after = replace(
-        state,
-        marks=tuple(Mark() if block in blocks else mark for block, mark in enumerate(state.marks)),
-        keys=tuple(each for each in state.keys if each not in gone),
+        forget_prompts(forget_keys(state, gone)),
         contents=contents,
-        prompts=(),
         queue=(*free, *(block for block in state.queue if block not in blocks)),
     )
     for slot, request in enumerate(state.requests):
         if isinstance(request, Running) and (slot in slots or any(blocks & {*table} for table in request.tables)):
-            after = replaced(after, slot, made_private(state.config, request))
+            after = put_request(after, slot, make_private(state.config, request))
     return Done(after, forgot=frozenset(content for _, content in gone))
 
 

@@ -1,4 +1,4 @@
-"""Part one, chapter 21: forks: a request that goes on from where another is, and what is copied when they part.
+"""Part one, chapter 30: forks: a request that goes on from where another is, and what is copied when they part.
 
 Parallel sampling and beam search start requests from the tokens of another. A fork shares every block of its parent, a
 partial one included; whichever of them writes to that first has it copied (chapter `effects`). The engine takes the
@@ -10,30 +10,19 @@ blocks a request *holds alone*, and preempts until something came free (ALONE-1)
 
 from dataclasses import replace
 
-from ...hints import Wish
 from ...reads import Cross, Group, cut, drafts_beside
+from ..chapters import order_of
 from ..choices import Choice, legal_order, legal_taking
-from ..effects import emptied, placed, requeued
-from ..hits import lost
-from ..outcomes import Done, Outcome, Reason, Refusal
-from ..publication import replaced, ripened
-from ..retention import in_order
-from ..state import (
-    NULL,
-    Running,
-    State,
-    Table,
-    Waiting,
-    certain,
-    covers,
-    holders,
-    in_flight,
-    owned,
-    recurrent,
-    runs_ahead,
-)
+from ..effects import enqueue, new_entries, take_blocks
+from ..facts import certain, covers, holders, in_flight, owned, recurrent, runs_ahead
+from ..outcomes import Done, Outcome, Reason, Refusal, transition
+from ..page import acts, drafts_of, pins, tables_of
+from ..publication import publish_due_states, put_request
+from ..seam import note
+from ..state import NULL, Running, State, Table, Waiting
 
 
+@transition
 def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
     """Start a request on the blocks of another, with its computed tokens: ``fork`` (READ-1, WRITE-1).
 
@@ -49,28 +38,33 @@ def fork(state: State, parent: int, child: int, choice: Choice) -> Outcome:
         return Refusal(Reason.NO_FREE_BLOCKS, count - len(state.queue))
     # CHOOSE
     whose = next((each.prefix[0] for each in state.requests[parent : parent + 1] if isinstance(each, Running)), 0)
-    taken = choice.take(in_order(state, whose, count), count)
+    taken = choice.take(order_of(state, whose, count), count)
     if not legal_taking(state.queue, count, taken):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
-    ready = ripened(emptied(state, taken), parent)
-    return Done(twinned(ready, parent, child, placed(taken, wants)), demand=count, evicted=lost(state, taken))
+    states = new_entries(taken, wants)
+    ready = publish_due_states(take_blocks(state, taken, acts("take", drafts_of(child, len(states)), states)), parent)
+    after = fork_table(ready, parent, child, states)
+    tables = next(each.tables for each in after.requests[child : child + 1] if isinstance(each, Running))
+    return Done(note(after, acts("hold", tables_of(child, len(tables)), tables)), demand=count)
     # SAME: the parent's blocks, keys of other requests' blocks, contents.
 
 
-def twinned(state: State, parent: int, child: int, states: tuple[Table, ...]) -> State:
+def fork_table(state: State, parent: int, child: int, states: tuple[Table, ...]) -> State:
     """Give a request the blocks of another's computed tokens, and new states of drafts."""
     config, one, other = state.config, state.requests[parent], state.requests[child]
     assert isinstance(one, Running)
     assert isinstance(other, Waiting)
-    done = one.settled if config.added.overlaps else one.computed
-    kept = replace(one, settled=done, written=one.computed, added=replace(one.added, drafts=0))
+    done = one.settled if config.overlaps else one.computed
+    kept = replace(one, settled=done, written=one.computed, drafts=0)
     tables = tuple(
         table if isinstance(group.kind, Cross) else table[: covers(config, group, one.computed)]
         for group, table in zip(config.groups, one.tables, strict=True)
     )
-    twin = replace(kept, prefix=other.prefix, tables=tables, added=replace(kept.added, states=states, wish=Wish()))
-    return replaced(replaced(state, parent, kept), child, twin)
+    twin = replace(kept, prefix=other.prefix, tables=tables, states=states)
+    for chapter in config.chapters:
+        twin = chapter.fork(twin)
+    return put_request(put_request(state, parent, kept), child, twin)
 
 
 def wanted_states(group: Group) -> tuple[bool, ...]:
@@ -85,11 +79,11 @@ def unforkable(state: State, parent: int, child: int) -> Refusal | None:
         return Refusal(Reason.NOT_RUNNING)
     if not isinstance(other, Waiting):
         return Refusal(Reason.NOT_WAITING)
-    if one.added.loading > 0:
+    if one.loading > 0:
         return Refusal(Reason.LOADING)
-    if one.added.is_lost:
+    if one.is_lost:
         return Refusal(Reason.GIVEN_UP)
-    if in_flight(state, parent) or (state.config.added.overlaps and one.computed < one.written):
+    if in_flight(state, parent) or (state.config.overlaps and one.computed < one.written):
         return Refusal(Reason.UNSETTLED)
     if runs_ahead(state.config) or (recurrent(state.config) and one.computed != certain(one)):
         return Refusal(Reason.STATE_ELSEWHERE)
@@ -101,6 +95,7 @@ def unforkable(state: State, parent: int, child: int) -> Refusal | None:
     return None if same else Refusal(Reason.NOT_A_FORK)
 
 
+@transition
 def take_copies(state: State, choice: Choice) -> Outcome:
     """Hand the engine the copies since it last took them, and let go of their ends: ``take_copies`` (COPY-1)."""
     # CHOOSE
@@ -110,7 +105,7 @@ def take_copies(state: State, choice: Choice) -> Outcome:
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
     let_go = tuple(dict.fromkeys(order[::-1]))[::-1]  # a source of several copies goes with the last of them
-    return Done(requeued(replace(state, copies=()), let_go))
+    return Done(enqueue(note(state, pins("drop", "copies", order), copies=()), let_go))
     # SAME: tables, keys, contents of published blocks.
 
 

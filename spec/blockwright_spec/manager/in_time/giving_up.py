@@ -1,9 +1,8 @@
-"""Part one, chapter 30: steps that are given up before they have run.
+"""Part one, chapter 36: steps that are given up before they have run.
 
 A forward fails, memory runs out, a client goes away: then slots were given, and blocks published, for tokens that
-nobody computes. The engine lets go of the requests of such a step with its own count, which does not cover them. All
-that a request has published behind the count is found no more (GIVEN-1). What was said to be done stays: by a later
-step, by `cache_blocks`, or by settling (`settled`).
+nobody computes. The engine lets go of such requests with its own count, which does not cover them. What a request has
+published behind the count is found no more (GIVEN-1). What later steps, `cache_blocks` or `settled` say is done stays.
 
 Another request may have begun on such a block within the same step. If it was given up too, the same holds of it, in
 whichever order they go. If not, it has nothing to go on from: it is *lost*. Neither what it has published from there on
@@ -13,20 +12,23 @@ is found any more, nor anything of those that have begun on that, and it is give
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...hints import Mark
-from ...reads import Mamba
-from ..added import end_of
+from ...reads import Cross, Mamba
 from ..choices import Choice
-from ..ending import vacated
-from ..outcomes import Done, Outcome, Reason, Refusal
-from ..publication import is_private, made_private, replaced
-from ..state import Absent, Content, Running, State, Waiting, certain, keys_of, sharers, span
+from ..ending import release_all
+from ..facts import certain, keys_of, sharers, span
+from ..keys import end_of
+from ..outcomes import Done, Outcome, Reason, Refusal, transition
+from ..publication import is_private, make_private, put_request
+from ..seam import forget_keys, write_blocks
+from ..state import Absent, Content, Running, State, Waiting
+from ..told import given_up as of_given_up
 from ..units import upto
 
 Starts = Mapping[int, int]
 """Slots of requests, each with the tokens from which on nothing that it holds was computed from what is there."""
 
 
+@transition
 def abort(state: State, slot: int, count: int, resumes: bool, choice: Choice) -> Outcome:
     """End or preempt a request of which `count` tokens are computed, by the engine's own count: ``free``."""
     # REFUSE
@@ -36,25 +38,26 @@ def abort(state: State, slot: int, count: int, resumes: bool, choice: Choice) ->
     # CHOOSE, EFFECT
     successor = Waiting(request.prefix) if resumes else Absent()
     if count >= certain(request):
-        return vacated(state, slot, successor, choice)
+        return release_all(state, slot, successor, choice)
     kept = max(count, request.settled)
     starts = reached(state, {slot: kept})
     gone = keys_behind(state, starts)
-    outcome = vacated(given_up(state, slot, starts, gone), slot, successor, choice, has_run=False)
-    return replace(outcome, kept=kept, given_up=gone) if isinstance(outcome, Done) else outcome
+    outcome = release_all(give_up(state, slot, starts, gone), slot, successor, choice, has_run=False)
+    return replace(outcome, kept=kept) if isinstance(outcome, Done) else outcome
     # SAME: keys of other blocks, and of these up to where they were written; tables of other requests.
 
 
 def behind(state: State, slot: int, start: int) -> frozenset[int]:
     """Return the blocks of a request that are behind some tokens, are published as more, or were, and are shared.
 
-    What was forgotten meanwhile is found no more, but whoever has begun on it still reads it.
+    Whoever has begun on what was forgotten still reads it. What an encoder gave was written before a request is forked.
     """
     request, config = state.requests[slot], state.config
     tables, written = (request.tables, request.written) if isinstance(request, Running) else ((), 0)
     return frozenset(
         block
         for group, table in zip(config.groups, tables, strict=False)
+        if not isinstance(group.kind, Cross)
         for entry, block in enumerate(table)
         for is_cut in (start < min((entry + 1) * span(config, group), written) and sharers(state, block) > 1,)
         if block and (is_cut or entry * span(config, group) >= start or is_longer(state, block, start))
@@ -63,7 +66,7 @@ def behind(state: State, slot: int, start: int) -> frozenset[int]:
 
 def is_longer(state: State, block: int, start: int) -> bool:
     """Return whether a block is published as more than some tokens."""
-    return any(end_of(state.config.added, content) > start for content in keys_of(state, block))
+    return any(end_of(state.config, content) > start for content in keys_of(state, block))
 
 
 def reached(state: State, starts: Starts) -> Starts:
@@ -74,7 +77,7 @@ def reached(state: State, starts: Starts) -> Starts:
         for slot, request in enumerate(state.requests)
         if isinstance(request, Running) and slot not in starts
         for held in (places(state, request, gone),)
-        if held and not request.added.is_lost
+        if held and not request.is_lost
     }
     return reached(state, {**starts, **more}) if more else starts
 
@@ -96,30 +99,26 @@ def keys_behind(state: State, starts: Starts) -> frozenset[tuple[int, Content]]:
         (block, content)
         for blocks, start in ends
         for block, content in state.keys
-        if block in blocks and end_of(state.config.added, content) > start
+        if block in blocks and end_of(state.config, content) > start
     )
 
 
-def given_up(state: State, slot: int, starts: Starts, gone: frozenset[tuple[int, Content]]) -> State:
+def give_up(state: State, slot: int, starts: Starts, gone: frozenset[tuple[int, Content]]) -> State:
     """Take these keys away, and what nobody wrote; the request has published no more, others that it reaches are lost.
 
     Nothing is remembered of when a block without a key goes.
     """
-    blocks = {block for block, _ in gone}
-    after = replace(
-        state,
-        keys=tuple(each for each in state.keys if each not in gone),
-        contents=unwritten(state, starts),
-        marks=tuple(Mark() if block in blocks else mark for block, mark in enumerate(state.marks)),
-    )
+    after = write_blocks(forget_keys(state, gone), dict(enumerate(contents_without(state, starts))))
     for other in starts:
         request = after.requests[other]
         assert isinstance(request, Running)
-        after = replaced(after, other, shorter(state, request, starts[slot]) if other == slot else lost(state, request))
+        after = put_request(
+            after, other, shorten_publication(state, request, starts[slot]) if other == slot else lose(state, request)
+        )
     return after
 
 
-def unwritten(state: State, starts: Starts) -> tuple[Content | None, ...]:
+def contents_without(state: State, starts: Starts) -> tuple[Content | None, ...]:
     """Return the contents without what is behind these tokens: of a state nothing is left."""
     contents = state.contents
     for slot, start in starts.items():
@@ -140,7 +139,7 @@ def left_of(state: State, block: int, content: Content | None, start: int) -> Co
     return None if isinstance(group.kind, Mamba) or begin >= start else upto(content, start)
 
 
-def shorter(state: State, request: Running, kept: int) -> Running:
+def shorten_publication(state: State, request: Running, kept: int) -> Running:
     """Return a request that has published no more than some tokens."""
     if is_private(state.config, request):
         return request
@@ -148,9 +147,9 @@ def shorter(state: State, request: Running, kept: int) -> Running:
     return replace(request, published=tuple(min(looked, kept // group.block_size) for looked, group in pairs))
 
 
-def lost(state: State, request: Running) -> Running:
+def lose(state: State, request: Running) -> Running:
     """Return a request as it is once it holds what was given up: it publishes nothing, and is given no more slots."""
-    return made_private(state.config, replace(request, added=replace(request.added, tails=(), is_lost=True)))
+    return make_private(state.config, replace(request, tails=(), is_lost=True))
 
 
 def law_given_up_is_not_found(before: State, done: Done) -> bool:
@@ -161,7 +160,7 @@ def law_given_up_is_not_found(before: State, done: Done) -> bool:
     return done.kept is None or all(
         not any(is_longer(done.state, block, done.kept) for block in blocks)
         and all(
-            other.added.is_lost
+            other.is_lost
             for other in done.state.requests
             if isinstance(other, Running) and places(done.state, other, set(blocks))
         )
@@ -174,10 +173,10 @@ def law_given_up_is_not_found(before: State, done: Done) -> bool:
 def law_what_has_run_is_found(before: State, done: Done) -> bool:
     """GIVEN-2: to give up a step loses nothing up to the count, and nothing that another request goes on from."""
     pairs = zip(before.requests, done.state.requests, strict=True)
-    runs = tuple((old, new) for old, new in pairs if isinstance(new, Running) and not new.added.is_lost)
+    runs = tuple((old, new) for old, new in pairs if isinstance(new, Running) and not new.is_lost)
     others = tuple(new for old, new in runs if not isinstance(old, Running) or new.written >= old.written)
     return all(
-        end_of(before.config.added, content) > (done.kept or 0)
+        end_of(before.config, content) > (done.kept or 0)
         and not any(block in table for other in others for table in other.tables)
-        for block, content in done.given_up
+        for block, content in of_given_up(done)
     )

@@ -1,4 +1,4 @@
-"""Part one, chapter 20: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
+"""Part one, chapter 29: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
 
 A step is started, requests are given slots in it, and it runs while the next is prepared. It is settled when it is
 known to be done, and which of its drafts were rejected: later steps then move back as far. What a step in flight
@@ -9,29 +9,32 @@ that ends meanwhile wait behind a fence, to return in the order in which they wo
 from dataclasses import replace
 
 from ..choices import Choice
-from ..effects import written
-from ..ending import returned, vacated
-from ..outcomes import Done, Outcome, Reason, Refusal
-from ..publication import published, replaced, ripened
-from ..state import Flight, Running, State, Waiting, is_loading, recurrent, resumed
+from ..effects import write_tokens
+from ..ending import release_all, return_fenced
+from ..facts import is_loading, recurrent, resumed
+from ..outcomes import Done, Outcome, Reason, Refusal, transition
+from ..publication import publish_count, publish_due_states, put_request
+from ..state import Flight, Running, State, Waiting
 
 Rejected = tuple[tuple[int, int], ...]
 """How many drafts of which slot were rejected."""
 
 
+@transition
 def begin(state: State) -> Outcome:
     """Start a step, that slots are given in from now on: ``start_step``, or ``new_step_starts`` where none overlap.
 
     The step before it runs first, so recurrent states that it leaves may be found from now on (MAMBA-5).
     """
     # EFFECT
-    flights = (*state.flights, ()) if state.config.added.overlaps else ()
+    flights = (*state.flights, ()) if state.config.overlaps else ()
     for slot in state.due:
-        state = ripened(state, slot)
+        state = publish_due_states(state, slot)
     return Done(replace(state, flights=flights))
     # SAME: everything else.
 
 
+@transition
 def settle(state: State, rejected: Rejected, choice: Choice) -> Outcome:
     """Report that the oldest step in flight is done: ``settle_step`` (SETTLE-1, FENCE-1)."""
     # REFUSE
@@ -43,8 +46,8 @@ def settle(state: State, rejected: Rejected, choice: Choice) -> Outcome:
     # EFFECT
     after, done = replace(state, flights=state.flights[1:]), state.flights[0]
     for flight in done:
-        after = landed(after, flight, dict(rejected))
-    outcome = returned(after, tuple(fence for fence in state.fences if fence.step == 0), choice)
+        after = land(after, flight, dict(rejected))
+    outcome = return_fenced(after, tuple(fence for fence in state.fences if fence.step == 0), choice)
     if isinstance(outcome, Refusal):
         return outcome
     waiting = (replace(fence, step=fence.step - 1) if fence.step else fence for fence in outcome.state.fences)
@@ -52,7 +55,7 @@ def settle(state: State, rejected: Rejected, choice: Choice) -> Outcome:
     # SAME: tables, the order of what was free.
 
 
-def landed(state: State, flight: Flight, rejected: dict[int, int]) -> State:
+def land(state: State, flight: Flight, rejected: dict[int, int]) -> State:
     """Count the tokens of one request as settled, move its later steps back by the rejected drafts, and publish."""
     request = state.requests[flight.slot] if flight.slot is not None else None
     if flight.slot is None or not isinstance(request, Running):
@@ -72,14 +75,15 @@ def landed(state: State, flight: Flight, rejected: dict[int, int]) -> State:
         settled=flight.stop - back,
         computed=min(request.written - back, known),
         written=request.written - back,
-        added=request.added if ahead else replace(request.added, drafts=request.added.drafts - back),
+        drafts=request.drafts if ahead else request.drafts - back,
     )
-    after = replaced(replace(state, flights=flights), slot, kept)
-    if not state.config.added.settles:
-        return after if ahead else ripened(after, slot)
-    return published(after, slot, min(kept.settled, known), flight.stop - flight.drafts)
+    after = put_request(replace(state, flights=flights), slot, kept)
+    if not state.config.settles:
+        return after if ahead else publish_due_states(after, slot)
+    return publish_count(after, slot, min(kept.settled, known), flight.stop - flight.drafts)
 
 
+@transition
 def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     """Report that a load has ended and how many of its tokens came: ``finish_load`` (LOAD-1).
 
@@ -91,16 +95,16 @@ def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     """
     # REFUSE
     request = state.requests[slot]
-    if not is_loading(state, slot) or count < 0 or (isinstance(request, Running) and count > request.added.loading > 0):
+    if not is_loading(state, slot) or count < 0 or (isinstance(request, Running) and count > request.loading > 0):
         return Refusal(Reason.NO_LOAD)
     # EFFECT
-    if not isinstance(request, Running) or request.added.loading == 0:
+    if not isinstance(request, Running) or request.loading == 0:
         due = tuple(fence for fence in state.fences if fence.step is None and fence.slot == slot)
-        return returned(state, due, choice)
-    stop, end = request.written + count, request.written + request.added.loading
+        return return_fenced(state, due, choice)
+    stop, end = request.written + count, request.written + request.loading
     done = resumed(request.prefix, stop)
-    came = replace(request, settled=done, computed=done, written=done, added=replace(request.added, loading=0))
+    came = replace(request, settled=done, computed=done, written=done, loading=0)
     left = done if stop == end or not recurrent(state.config) else None
-    after = published(written(state, slot, came, request.written, stop == end), slot, done, left)
-    return Done(after) if stop == end else vacated(after, slot, Waiting(request.prefix), choice, left is not None)
+    after = publish_count(write_tokens(state, slot, came, request.written, stop == end), slot, done, left)
+    return Done(after) if stop == end else release_all(after, slot, Waiting(request.prefix), choice, left is not None)
     # SAME: other requests.

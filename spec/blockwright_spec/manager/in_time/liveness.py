@@ -1,16 +1,16 @@
-"""Part one, chapter 25: laws of serving: who waits is served, and a hit never stands in its way."""
+"""Part one, chapter 34: laws of serving: who waits is served, and a hit never stands in its way."""
 
 from dataclasses import replace
 from functools import cache
 
 from ...reads import Prefix
-from ..added import StepAdded
+from ..facts import draft_states, is_loading
 from ..hits import found
 from ..lru import LRU
 from ..outcomes import Done, Fits, Outcome, Plan, Reason, Refusal, Step, When
 from ..plans import num_waiting, plan_admission
 from ..pool_laws import asked
-from ..state import Config, Hit, Running, State, Waiting, draft_states, initial, is_loading
+from ..state import Config, Hit, Running, State, Waiting, initial
 from ..transitions import release
 from ..units import widest
 from .forks import take_copies
@@ -59,7 +59,7 @@ def quiet(state: State) -> State:
             state = after(release(state, slot, LRU))
     state = after(let_go(landed(state), state.outside))
     state = after(take_copies(state, LRU))
-    return after(begin(state)) if state.config.added.overlaps else state
+    return after(begin(state)) if state.config.overlaps else state
 
 
 def after(outcome: Outcome) -> State:
@@ -74,7 +74,7 @@ def law_hit_fits(state: State) -> bool:
     Whatever it computes, drafts, loads and looks ahead in the step, and if all of it must fit as well.
     """
     config = state.config
-    ready = replace(state, flights=((),)) if config.added.overlaps else state
+    ready = replace(state, flights=((),)) if config.overlaps else state
     most = draft_states(config)
     return len(state.queue) < config.num_blocks - 1 or not any(
         is_too_much(plan_admission(waits, 0, hit, rest), fits_alone(config, prefix, whole))
@@ -89,7 +89,7 @@ def law_hit_fits(state: State) -> bool:
 @cache
 def fits_alone(config: Config, prefix: Prefix, step: Step) -> bool:
     """Return whether a request fits a new pool in a step, without a hit."""
-    new = replace(initial(config, 1), requests=(Waiting(prefix, Hit()),), flights=((),) * config.added.overlaps)
+    new = replace(initial(config, 1), requests=(Waiting(prefix, Hit()),), flights=((),) * config.overlaps)
     return isinstance(plan_admission(new, 0, Hit(), step), Fits)
 
 
@@ -105,10 +105,10 @@ def steps_alike(known: int, hit: int, most: int) -> tuple[tuple[Step, Step], ...
     several = sorted({0, most})
     ends = ((known, ahead, drafts) for ahead in several for drafts in several)
     steps = tuple(
-        Step(stop + drafts, ahead, whole=is_whole, added=StepAdded(drafts=drafts))
+        Step(stop + drafts, ahead, whole=is_whole, drafts=drafts)
         for stop, ahead, drafts in (*ends, *((hit + 1, ahead, 0) for ahead in several if hit + 1 < known))
         for is_whole in sorted({False, stop == known})
     )
-    load = Step(0, added=StepAdded(external=known - 1)), Step(0, added=StepAdded(external=known - 1 - hit))
+    load = Step(0, external=known - 1), Step(0, external=known - 1 - hit)
     pairs = tuple((step, replace(step, new=step.new - hit)) for step in steps)
     return (*pairs, (Step(1, whole=True), Step(1, whole=True)), load)

@@ -1,4 +1,4 @@
-"""Part one, chapter 22: blocks that are held from outside, by a connector or by the engine itself.
+"""Part one, chapter 31: blocks that are held from outside, by a connector or by the engine itself.
 
 A connector holds blocks that it still reads or writes, and an engine may take blocks for other uses. Such a hold
 keeps a block from being taken, and does nothing else: it is no entry of a table, so that a request goes on writing to
@@ -11,15 +11,19 @@ at once (USE-1).
 from collections import Counter
 from dataclasses import replace
 
+from ..chapters import order_of
 from ..choices import Choice, legal_taking
-from ..effects import adopted, emptied, requeued
-from ..hits import found, lost
+from ..effects import adopt, enqueue, take_blocks
+from ..facts import key
+from ..hits import found
 from ..lru import LRU
-from ..outcomes import Done, Outcome, Reason, Refusal
-from ..retention import in_order, put
-from ..state import NULL, Hit, State, Table, Waiting, key
+from ..outcomes import Done, Outcome, Reason, Refusal, transition
+from ..page import pins
+from ..seam import note
+from ..state import NULL, Hit, State, Table, Waiting
 
 
+@transition
 def hold(state: State, blocks: Table) -> Outcome:
     """Hold blocks once more, each as often as it is named: ``touch``. Null blocks are passed over."""
     # REFUSE
@@ -28,27 +32,28 @@ def hold(state: State, blocks: Table) -> Outcome:
     # EFFECT
     held = tuple(block for block in blocks if block != NULL)
     free = frozenset(held) & frozenset(state.queue)
-    after = adopted(state, (held,))
-    kept = {block: replace(after.marks[block], passing=state.marks[block].passing) for block in held if state.marks}
-    return Done(replace(put(after, kept), outside=tuple(sorted((*state.outside, *held)))), demand=len(free))
+    after = adopt(state, (held,), pins("hold", "outside", held))
+    return Done(replace(after, outside=tuple(sorted((*state.outside, *held)))), demand=len(free))
     # SAME: keys, contents, requests.
 
 
+@transition
 def take(state: State, count: int, choice: Choice) -> Outcome:
     """Take free blocks from outside, for no tenant: ``get_new_blocks``."""
     # REFUSE
     if count > len(state.queue):
         return Refusal(Reason.NO_FREE_BLOCKS, count - len(state.queue))
     # CHOOSE
-    taken = choice.take(in_order(state, None, count), count)
+    taken = choice.take(order_of(state, None, count), count)
     if not legal_taking(state.queue, count, taken):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
-    after = replace(emptied(state, taken), outside=tuple(sorted((*state.outside, *taken))))
-    return Done(after, new=(taken,), demand=count, evicted=lost(state, taken))
+    after = take_blocks(state, taken, pins("take", "outside", taken))
+    return Done(replace(after, outside=tuple(sorted((*state.outside, *taken)))), new=(taken,), demand=count)
     # SAME: requests; keys of blocks that were not taken.
 
 
+@transition
 def let_go(state: State, blocks: Table) -> Outcome:
     """Let go of holds from outside, in this order, one for each time a block is named: ``free_blocks`` (OUTSIDE-1)."""
     # REFUSE
@@ -57,7 +62,8 @@ def let_go(state: State, blocks: Table) -> Outcome:
         return Refusal(Reason.NOT_OUTSIDE)
     # EFFECT
     last = tuple(block for at, block in enumerate(blocks) if block not in blocks[at + 1 :])
-    return Done(requeued(replace(state, outside=tuple(sorted((left - gone).elements()))), last))
+    drops = pins("drop", "outside", gone.elements())
+    return Done(enqueue(note(replace(state, outside=tuple(sorted((left - gone).elements()))), drops), last))
     # SAME: keys and contents of published blocks, requests.
 
 
@@ -65,13 +71,14 @@ def used(state: State, hit: Hit) -> Outcome:
     """Hold the blocks of a hit that was looked up, and let go of them, the last of each group first: ``touch``."""
     held = hold(state, tuple(block for table in hit.tables for block in table))
     back = tuple(block for table in hit.tables for block in reversed(table) if block != NULL)
-    return let_go(held.state, back) if isinstance(held, Done) else held
+    gone = let_go(held.state, back) if isinstance(held, Done) else held
+    return replace(gone, steps=held.steps + gone.steps) if isinstance(held, Done) and isinstance(gone, Done) else gone
 
 
 def law_use_reorders_alone(state: State) -> bool:
     """USE-1: that a hit is used changes the order of eviction, and nothing else."""
     return all(
-        isinstance(outcome, Done) and replace(outcome.state, queue=state.queue, marks=state.marks) == state
+        isinstance(outcome, Done) and replace(outcome.state, queue=state.queue, memory=state.memory) == state
         for request in state.requests
         if isinstance(request, Waiting)
         for outcome in (used(state, found(state, request.prefix, LRU)),)

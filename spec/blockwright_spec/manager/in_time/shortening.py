@@ -1,4 +1,4 @@
-"""Part one, chapter 33: slots that are given back before their step has run, while the request goes on.
+"""Part one, chapter 37: slots that are given back before their step has run, while the request goes on.
 
 An engine that cuts a batch to its budget, or forks a request whose slots are given, takes back a part of a step, or all
 of it. The tables of the request are then those of a shorter step, and what it had published behind that is given up,
@@ -9,15 +9,19 @@ from dataclasses import replace
 
 from ...reads import Cross, Group, Mamba, cut
 from ..choices import Choice, legal_order
-from ..effects import requeued, target
+from ..effects import enqueue, target
 from ..ending import cut_off
-from ..outcomes import Done, Outcome, Reason, Refusal
-from ..publication import replaced, stops, without
-from ..state import NULL, Config, Running, State, Table, covers, draft_states, runs_ahead, span
+from ..facts import covers, draft_states, runs_ahead, span
+from ..outcomes import Done, Outcome, Reason, Refusal, transition
+from ..page import exchanges
+from ..publication import put_request, stops, without_slot
+from ..seam import note, write_blocks
+from ..state import NULL, Config, Running, State, Table
 from ..units import upto
-from .giving_up import given_up, keys_behind, reached
+from .giving_up import give_up, keys_behind, reached
 
 
+@transition
 def shorten(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     """Give back the slots behind `count` tokens of a step that has not run, lookahead among them: ``shorten``.
 
@@ -45,8 +49,8 @@ def shorten(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     # EFFECT
     starts = reached(state, {slot: count})
     gone = keys_behind(state, starts)
-    back = stepped_back(given_up(state, slot, starts, gone), slot, tables, count)
-    return Done(requeued(back, order), kept=count, given_up=gone, left=left)
+    back = step_back(give_up(state, slot, starts, gone), slot, tables, count)
+    return Done(enqueue(note(back, exchanges(slot, request.tables, tables)), order), kept=count)
     # SAME: entries up to `count`, and the keys of what has run.
 
 
@@ -55,36 +59,33 @@ def not_shortened(config: Config, request: Running, count: int) -> Reason | None
 
     A draft's state that the step has read is not in the table, so that nobody could go on from it without the step.
     """
-    if config.added.overlaps or request.added.loading:
-        return Reason.LOADING if request.added.loading else Reason.IN_FLIGHT
+    if config.overlaps or request.loading:
+        return Reason.LOADING if request.loading else Reason.IN_FLIGHT
     if not request.settled <= count <= request.written:
         return Reason.WENT_BACK if count < request.settled else Reason.UNWRITTEN
     if runs_ahead(config) or (count == request.settled and draft_states(config)):
         return Reason.STATE_ELSEWHERE
-    return Reason.NO_CHECKPOINT if request.added.checkpoint > request.settled else None
+    return Reason.NO_CHECKPOINT if request.checkpoint > request.settled else None
 
 
-def stepped_back(state: State, slot: int, tables: tuple[Table, ...], count: int) -> State:
+def step_back(state: State, slot: int, tables: tuple[Table, ...], count: int) -> State:
     """Let a request be as after a step up to `count` tokens: with the states and what is due of that."""
     request, config = state.requests[slot], state.config
     assert isinstance(request, Running)
     known = min(count, len(request.prefix[1]))
-    added = replace(request.added, drafts=count - known, folded=min(request.added.folded, count))
-    short = replace(request, tables=tables, computed=known, written=count, added=added)
+    short = replace(request, tables=tables, computed=known, written=count, drafts=count - known)
+    short = replace(short, folded=min(request.folded, count))
     states = {
         target(short, at, group, span(config, group), count - 1): (at, cut(short.prefix, count))
         for at, group in enumerate(config.groups)
         if isinstance(group.kind, Mamba) and 0 < count == known
     }
     ends = {table[count // span(config, group)] for group, table in partly(config, tables, count)}
-    contents = tuple(
-        upto(content, count) if block in ends else states.get(block, content)
-        for block, content in enumerate(state.contents)
-    )
+    contents = {block: upto(content, count) for block, content in enumerate(state.contents) if block in ends}
     leaves = slot in state.due or count > request.settled
-    is_due = leaves and not (request.added.is_delayed or config.added.settles)
-    due = (*without(state.due, slot), slot) if is_due and stops(config, short) else without(state.due, slot)
-    return replaced(replace(state, contents=contents, due=due), slot, short)
+    is_due = leaves and not (request.is_delayed or config.settles)
+    due = (*without_slot(state.due, slot), slot) if is_due and stops(config, short) else without_slot(state.due, slot)
+    return put_request(replace(write_blocks(state, states | contents), due=due), slot, short)
 
 
 def partly(config: Config, tables: tuple[Table, ...], count: int) -> tuple[tuple[Group, Table], ...]:

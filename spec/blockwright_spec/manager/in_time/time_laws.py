@@ -1,30 +1,18 @@
-"""Part one, chapter 24: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
+"""Part one, chapter 33: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Ahead, Cross, Group, Mamba, cut, dead, entries, writes
 from ...reads import drafts_beside as beside
-from ..added import end_of
+from ..facts import certain, entries_of_states, heads, key, keys_of, running, sharers, span
 from ..hits import found
+from ..keys import end_of, num_ahead
 from ..lru import LRU
-from ..outcomes import Done
+from ..outcomes import Done, given
 from ..pool_laws import asked
 from ..preconditions import awaited
 from ..publication import is_private
-from ..state import (
-    NULL,
-    Flight,
-    Running,
-    State,
-    certain,
-    entries_of_states,
-    heads,
-    key,
-    keys_of,
-    running,
-    sharers,
-    span,
-)
-from ..step_laws import copies, saving
-from ..table_laws import given, tables
+from ..state import NULL, Flight, Running, State
+from ..table_laws import tables
+from ..told import copies, saving
 from ..units import upto
 
 
@@ -42,7 +30,7 @@ def law_flight_is_held(state: State) -> bool:
 
 def law_flights_follow(state: State) -> bool:
     """SETTLE-1: what is settled, and then the steps in flight one after another, come to what was given slots."""
-    return not state.config.added.overlaps or all(
+    return not state.config.overlaps or all(
         chain(state, slot, request) for slot, request in enumerate(state.requests) if isinstance(request, Running)
     )
 
@@ -67,9 +55,9 @@ def law_found_is_settled(state: State) -> bool:
 
     With units, the part of a block before what the step writes may be.
     """
-    unit = state.config.added.unit
-    return not state.config.added.settles or not any(
-        end_of(state.config.added, content) > (flight.start if unit and not isinstance(group.kind, Mamba) else 0)
+    unit = state.config.unit
+    return not state.config.settles or not any(
+        end_of(state.config, content) > (flight.start if unit and not isinstance(group.kind, Mamba) else 0)
         for step in state.flights
         for flight in step
         for group, table in zip(state.config.groups, flight.tables, strict=True)
@@ -91,7 +79,7 @@ def law_load_is_hidden(state: State) -> bool:
         (is_private(state.config, request) or request.published[at] * group.block_size <= request.written)
         and not any(flight.slot == slot for step in state.flights for flight in step)
         for slot, request in enumerate(state.requests)
-        if isinstance(request, Running) and request.added.loading > 0
+        if isinstance(request, Running) and request.loading > 0
         for at, group in enumerate(state.config.groups)
     )
 
@@ -104,7 +92,7 @@ def law_load_has_own_blocks(state: State) -> bool:
     return all(
         sharers(state, block) == 1 and not keys_of(state, block)
         for request in running(state)
-        if request.added.loading > 0
+        if request.loading > 0
         for at, group in enumerate(state.config.groups)
         for block in request.tables[at][request.written // span(state.config, group) :]
         if block != NULL
@@ -114,8 +102,8 @@ def law_load_has_own_blocks(state: State) -> bool:
 def law_drafts_have_states(state: State) -> bool:
     """MAMBA-3: a request has the states of its recurrent layers' drafts from its start, and drafts no further."""
     return all(
-        len(request.added.states[at]) == beside(group.kind)
-        and (not beside(group.kind) or request.added.drafts <= beside(group.kind))
+        len(request.states[at]) == beside(group.kind)
+        and (not beside(group.kind) or request.drafts <= beside(group.kind))
         for request, at, group, _ in tables(state)
     )
 
@@ -129,7 +117,7 @@ def law_states_ahead_are_there(state: State) -> bool:
         ahead.stop <= len(table) and NULL not in table[max(kept - 1, 0) // span(state.config, group) : ahead.stop]
         for request, _, group, table in tables(state)
         if isinstance(group.kind, Ahead)
-        for kept in (max(request.added.saved, request.trimmed),)
+        for kept in (max(request.saved, request.trimmed),)
         for ahead in (entries_of_states(state.config, group, len(request.prefix[1]), given(request, group)),)
     )
 
@@ -152,7 +140,7 @@ def law_draft_state_is_its_own(state: State) -> bool:
     return all(
         state.contents[block] in (None, (at, cut(request.prefix, certain(request) + place + 1)))
         for request in running(state)
-        for at, blocks in enumerate(request.added.states)
+        for at, blocks in enumerate(request.states)
         for place, block in enumerate(blocks)
     )
 
@@ -160,7 +148,7 @@ def law_draft_state_is_its_own(state: State) -> bool:
 def law_encoder_is_kept(state: State) -> bool:
     """CROSS-1: a cross-attention table holds a block for each block of encoder tokens, and nothing else, ever."""
     return all(
-        len(table) == entries(group.block_size, request.added.encoder) and NULL not in table
+        len(table) == entries(group.block_size, request.encoder) and NULL not in table
         for request, _, group, table in tables(state)
         if isinstance(group.kind, Cross)
     )
@@ -184,7 +172,7 @@ def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
         and done.state.contents[source] == before.contents[source]
         for _, source, _ in copies(done)[: len(copies(done)) - len(saved)]
     ) and all(
-        upto(content, end_of(before.config.added, content)) == before.contents[source]
+        upto(content, end_of(before.config, content)) == before.contents[source]
         for _, source, target in saved
         for content in keys_of(done.state, target)
     )
@@ -192,7 +180,7 @@ def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
 
 def law_key_looks_ahead(state: State) -> bool:
     """PUB-4: a key covers the tokens behind its block that its data depends on: no hit is continued by other tokens."""
-    lookahead = state.config.added.key_lookahead
+    lookahead = num_ahead(state.config)
     return all(
         (at, cut(prefix, min((entry + 1) * group.block_size, hit.length) + lookahead)) in keys_of(state, block)
         for prefix in asked(state)

@@ -1,12 +1,11 @@
-"""A pool's records of published blocks beyond their keys: events and evictions to report, contents to verify, losses to
-explain.
+"""The history of a pool's published blocks: events and evictions to report, contents to verify, losses to explain.
 
-Most pools need none of them and have no journal.
+Most pools need none of it and have no history.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, cast, final
 
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
@@ -15,16 +14,10 @@ from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.core.keys.request import BlockKeys, Request
 from blockwright.core.pool.check import demand
 from blockwright.core.pool.index import PrefixIndex
-from blockwright.core.pool.order.order import BlockHint
+from blockwright.core.pool.listener import CLEARED, EVICTED, PASSED, RESET, UNNOTED, Listener
+from blockwright.core.pool.order import BlockHint
 from blockwright.errors import JournalGapError
 from blockwright.events import AllBlocksCleared, BlockHash, BlockRemoved, BlockStored, CacheLayout, KVCacheEvent
-
-EVICTED: Final = 1
-"""Taken for new blocks after its last request had ended or was preempted."""
-TRIMMED: Final = 2
-"""Taken for new blocks after the window of its last request had moved on."""
-RESET: Final = 3
-"""Dropped by a reset of the prefix cache, or forgotten on demand."""
 
 _FEWEST_EVENTS: Final = 4096
 """Events that wait, before any are left out."""
@@ -152,7 +145,7 @@ def lasting(events: list[KVCacheEvent]) -> list[KVCacheEvent]:
 
 
 @final
-class Journal:
+class History(Listener):
     """Events since they were last taken, the exact prefix of each published block, and what became of lost keys.
 
     Attributes:
@@ -186,17 +179,17 @@ class Journal:
         self._has_default_reader = False
         self._most_events: i64 = _FEWEST_EVENTS
         self._digests: dict[int, bytes] = {}
-        self._tail_digests: dict[int, bytes] = {}  # by number of the tail, for events
+        self._part_digests: dict[int, bytes] = {}  # by number of the part, for events
         self._salts: dict[int, str] = {}  # for evictions
         self._stored: dict[int, BlockStored] = {}  # for evictions, where events are recorded or there is an owner
 
-    def copy(self) -> Journal:
+    def copy(self) -> History:
         """Return an independent copy."""
         events = self.events
         contents = self.contents
         losses = self.losses
         evictions = self.evictions
-        new = Journal(
+        new = History(
             None if events is None else events[:],
             None if contents is None else contents.copy(),
             None if losses is None else losses.copy(),
@@ -209,17 +202,15 @@ class Journal:
         new._has_default_reader = self._has_default_reader
         new._most_events = self._most_events
         new._digests = self._digests.copy()
-        new._tail_digests = self._tail_digests.copy()
+        new._part_digests = self._part_digests.copy()
         new._stored = self._stored.copy()
         new._salts = self._salts.copy()
         return new
 
-    def stored(
-        self, block: i64, request: Request, units: i64, index: i64, group: i64, block_size: i64, is_new: bool
-    ) -> None:
-        """Note that a block was published as the request's block `index`; record an event if it is new. O(prefix)."""
-        start: i64 = index * block_size
-        end: i64 = start + block_size
+    def publish(self, block: i64, request: Request, units: i64, at: i64, group: i64, size: i64, is_new: bool) -> None:
+        """Note that a block was published as entry `at` of a request; record an event if it is new. O(prefix)."""
+        start: i64 = at * size
+        end: i64 = start + size
         contents = self.contents
         if contents is not None:
             contents[block] = request.prefix_content(end, request._lookahead)
@@ -227,7 +218,7 @@ class Journal:
         if events is None and evictions is None:
             return
         # Events carry the digest in full length, of which the index keeps only 16 bytes.
-        digest = request.block_digest((index + 1) * units - 1)
+        digest = request.block_digest((at + 1) * units - 1)
         self._digests[block] = digest
         salt = request.cache_salt
         if evictions is not None and salt is not None:
@@ -235,47 +226,45 @@ class Journal:
         if events is None and salt is None and request.lora_name is None:
             return
         if is_new or evictions is not None:
-            parent = request.block_digest(index * units - 1) if index > 0 else None
+            parent = request.block_digest(at * units - 1) if at > 0 else None
             tokens = request.block_bytes(start, end)  # law: EV-4
             ahead = request.token_bytes(end, end + request._lookahead) if request._lookahead > 0 else b""
             items = () if not request._mm_items else request.items_within(start, end + request._lookahead)  # law: EV-5
             # As BlockStored(...) does, past its own constructor, which takes longer than all the rest.
-            lora, number, size, layout = request.lora_name, int(group), int(block_size), self.layout
-            fields = (digest, parent, tokens, size, lora, number, salt, items, "GPU", None, False, ahead, layout)
+            lora, number, count, layout = request.lora_name, int(group), int(size), self.layout
+            fields = (digest, parent, tokens, count, lora, number, salt, items, "GPU", None, False, ahead, layout)
             stored: BlockStored = tuple.__new__(BlockStored, fields)
             if evictions is not None:
                 self._stored[block] = stored
             if is_new and events is not None:
                 self._report(stored)
 
-    def stored_tail(
-        self, number: i64, request: Request, length: i64, group: i64, block_size: i64, is_new: bool
-    ) -> None:
-        """Note a tail: the part of a block that ends after `length` tokens; record an event if it is new. law: EV-4."""
+    def publish_part(self, number: i64, request: Request, length: i64, group: i64, size: i64, is_new: bool) -> None:
+        """Note the part of a block that ends after `length` tokens; record an event if it is new. law: EV-4."""
         if self.events is None:
             return
         digest = request.block_digest(length // request._block_size - 1)
-        self._tail_digests[int(number)] = digest
+        self._part_digests[int(number)] = digest
         if is_new:
-            start: i64 = length // block_size * block_size
+            start: i64 = length // size * size
             parent = request.block_digest(start // request._block_size - 1) if start > 0 else None
             tokens = request.block_bytes(start, length)
             behind = length + request._lookahead  # law: EV-5
             items = () if not request._mm_items else request.items_within(start, behind)
-            name, salt, size = request.lora_name, request.cache_salt, int(length - start)
+            name, salt, count = request.lora_name, request.cache_salt, int(length - start)
             ahead = request.token_bytes(length, behind) if behind > length else b""
-            told = BlockStored(digest, parent, tokens, size, name, int(group), salt, items, lookahead=ahead)
+            told = BlockStored(digest, parent, tokens, count, name, int(group), salt, items, lookahead=ahead)
             self._report(told._replace(layout=self.layout))
 
-    def forgot_tail(self, number: i64, group: i64, was_last: bool) -> None:
-        """Note that a tail lost its key; record an event if no other has it, unless a reset was reported. O(1)."""
-        digest = self._tail_digests.pop(int(number), None)
-        if was_last and digest is not None:
+    def forget_part(self, number: i64, group: i64, is_last: bool) -> None:
+        """Note that a part loses its key; record an event if no other has it, unless a reset was reported. O(1)."""
+        digest = self._part_digests.pop(int(number), None)
+        if is_last and digest is not None:
             self._report(BlockRemoved(digest, int(group)))
 
-    def told(self, block: i64, digest: bytes, event: BlockStored, is_new: bool) -> None:
+    def publish_event(self, block: i64, event: BlockStored, is_new: bool) -> None:
         """Note that a block was published from an event, and record the event if the prefix is new. O(1)."""
-        events = self.events
+        events, digest = self.events, cast("bytes", event.block_hash)
         if events is None and self.evictions is None:
             return
         self._digests[block] = digest
@@ -298,25 +287,30 @@ class Journal:
             self._most_events = max(_FEWEST_EVENTS, 2 * i64(len(events)))
         events.append(event)
 
-    def released(self, ids: vec[i32], start: i64, stop: i64, cause: i64) -> None:
+    def release(self, ids: vec[i32], start: i64, stop: i64, cause: i64) -> None:
         """Note how a range of a table was released; the last note on each block counts. O(entries)."""
         losses = self.losses
-        if losses is not None:
+        if losses is not None and cause != UNNOTED:
             i = start
             while i < stop:
                 losses.note_release(i64(ids[i]), cause)
                 i += 1
 
-    def forgot(self, block: i64, low: i64, high: i64, group: i64, was_last: bool, is_passing: bool = False) -> None:
-        """Note that a block lost its key, passing or not; record an event if no other block has it. O(1)."""
-        losses = self.losses
-        if losses is not None and was_last:
-            losses.lose(block, low, high, group)
-        contents = self.contents
-        if contents is not None:
-            del contents[block]
-        events = self.events
-        evictions = self.evictions
+    def forget(self, block: i64, low: i64, high: i64, group: i64, is_last: bool, cause: i64) -> None:
+        """Note that a block loses its key; record an event if no other block has it. O(1).
+
+        On demand that is no eviction, since the content must not be stored elsewhere.
+        """
+        losses, events, evictions = self.losses, self.events, self.evictions
+        if cause == CLEARED:
+            return
+        if losses is not None:
+            if cause == RESET:
+                losses.note_release(block, RESET)
+            if is_last:
+                losses.lose(block, low, high, group)
+        if self.contents is not None:
+            del self.contents[block]
         if events is None and evictions is None:
             return
         # The digest is dropped with the key: a removal that is told later could name a block's next content.
@@ -325,39 +319,24 @@ class Journal:
         if evictions is not None:
             salt = self._salts.pop(block, None) if len(self._salts) > 0 else None
             stored = self._stored.pop(block, None) if len(self._stored) > 0 else None
-            if was_last:
+            if is_last and cause != RESET:
                 hint: BlockHint | None = None
                 if salt is not None or len(self.hints) > 0:
                     priority, until = self.hints.get(block, (0, 0.0))
                     hint = BlockHint(salt, priority, until) if salt is not None or priority > 0 else None
-                evictions.append(Eviction(int(group), int(block), digest, hint, is_passing, stored))
+                evictions.append(Eviction(int(group), int(block), digest, hint, cause == PASSED, stored))
                 if i64(len(evictions)) >= 2 * self.most_evictions:  # half at a time: O(1) for each
                     del evictions[: int(self.most_evictions)]
                     self._first_eviction += self.most_evictions
-        if events is None:
-            return
-        if was_last:
+        if events is not None and is_last:
             self._report(BlockRemoved(digest, int(group)))
 
-    def forgotten(self, block: i64, low: i64, high: i64, group: i64, was_last: bool) -> None:
-        """Note that a block lost its key on demand: no eviction, since it must not be stored elsewhere. O(1)."""
-        losses, evictions = self.losses, self.evictions
-        if losses is not None:
-            losses.note_release(block, RESET)
-        self._salts.pop(block, None)
-        self._stored.pop(block, None)
-        self.evictions = None
-        if evictions is not None and self.events is None:
-            del self._digests[block]
-        self.forgot(block, low, high, group, was_last)
-        self.evictions = evictions
-
-    def cleared(self, index: PrefixIndex) -> None:
+    def forget_all(self, index: PrefixIndex) -> None:
         """Note that every block is about to lose its key. O(num_blocks), O(1) where none has one."""
         if self.losses is not None and index.num_keyed > 0:
             self.losses.lose_all(index)
         self._digests = {}
-        self._tail_digests = {}
+        self._part_digests = {}
         self._salts = {}
         self._stored = {}
         if self.contents is not None:
@@ -378,10 +357,6 @@ class Journal:
         self.events = []
         self._most_events = _FEWEST_EVENTS
         return events
-
-    def take_evictions(self) -> list[Eviction]:
-        """Return the evictions since the last call, oldest first."""
-        return self.read_evictions(0)
 
     def read_evictions(self, reader: i64) -> list[Eviction]:
         """Return the evictions that a reader has not seen, oldest first, and drop those that all have seen.
@@ -426,8 +401,8 @@ class Journal:
             return 0
         return int(min(i64(len(evictions)), self._first_eviction + i64(len(evictions)) - self._eviction_places[reader]))
 
-    def check(self, published: list[int], tails: list[int]) -> None:
-        """Check that the notes are of the published blocks, and of the tails with these numbers.
+    def check(self, published: list[int], parts: list[int]) -> None:
+        """Check that the notes are of the published blocks, and of the parts with these numbers.
 
         Raises:
             InvariantError: PUB-1 is broken.
@@ -437,21 +412,21 @@ class Journal:
         if self.events is not None or self.evictions is not None:
             demand("PUB-1", "blocks with a digest to tell", published, sorted(self._digests))
         if self.events is not None:
-            demand("PUB-1", "tails with a digest to tell", tails, sorted(self._tail_digests))
+            demand("PUB-1", "parts with a digest to tell", parts, sorted(self._part_digests))
 
 
 @final
 class EvictionReader:
     """A place among the evictions of a pool; what one reader reads is taken from no other."""
 
-    def __init__(self, journal: Journal, number: i64) -> None:
-        """Stand for a reader that the journal knows by a number."""
-        self._journal = journal
+    def __init__(self, history: History, number: i64) -> None:
+        """Stand for a reader that the history knows by a number."""
+        self._history = history
         self._number: i64 = number
 
     def __len__(self) -> int:
         """Return how many evictions there are to read."""
-        return self._journal.num_unread_evictions(self._number)
+        return self._history.num_unread_evictions(self._number)
 
     def read(self) -> list[Eviction]:
         """Return the evictions since the last call, oldest first. O(evictions).
@@ -459,4 +434,4 @@ class EvictionReader:
         Raises:
             JournalGapError: more have come in between than are kept. The next call returns those after them.
         """
-        return self._journal.read_evictions(self._number)
+        return self._history.read_evictions(self._number)

@@ -21,6 +21,8 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros32, zeros64
+from blockwright.core.keys.request import Request
+from blockwright.core.pool.listener import Listener, is_eviction
 from blockwright.errors import InvalidArgumentError, JournalGapError
 
 KINDS: Final = (
@@ -63,18 +65,18 @@ TOKENS: Final = 1
 PROMPT: Final = 2
 HIT: Final = 3
 EXTERNAL: Final = 4
-QUERIED: Final = 5
-FREE_BLOCKS: Final = 6
-STEP: Final = 7
-FIRST_BLOCK: Final = 8
-NUM_EVICTED: Final = 9
-NUM_NEW: Final = 10
-NUM_HELD: Final = 11
-PUBLISHED: Final = 12
-EVICTED_TOKENS: Final = 13
-IS_RESUMED: Final = 14
-QUERIED_OUTSIDE: Final = 15
-FOUND_OUTSIDE: Final = 16
+FREE_BLOCKS: Final = 5
+STEP: Final = 6
+QUERIED: Final = 7
+PUBLISHED: Final = 8
+EVICTED_TOKENS: Final = 9
+IS_RESUMED: Final = 10
+QUERIED_OUTSIDE: Final = 11
+FOUND_OUTSIDE: Final = 12
+FIRST_BLOCK: Final = 13
+NUM_EVICTED: Final = 14
+NUM_NEW: Final = 15
+NUM_HELD: Final = 16
 WIDTH: Final = 17
 
 NUM_FACTS: Final = 16384
@@ -129,13 +131,13 @@ class Fact(NamedTuple):
 
 
 @final
-class Journal:
+class Journal(Listener):
     """The facts of one manager, and what they come to.
 
     Attributes:
         now: when the current call began, in seconds of the clock.
         num_written: facts ever written; the next one has this number.
-        published: blocks published since the last fact.
+        num_published: blocks published since the last fact.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class Journal:
         self._clock = clock
         self.now: float = 0.0
         self.num_written: i64 = 0
-        self.published: i64 = 0
+        self.num_published: i64 = 0
         self._names = [""] * num_facts
         self._times: vec[float] = vec[float]([0.0] * num_facts)
         self._words: vec[i64] = zeros64(num_facts * WIDTH)
@@ -181,7 +183,7 @@ class Journal:
         twin._num_blocks = self._num_blocks
         twin.now = self.now
         twin.num_written = self.num_written
-        twin.published = self.published
+        twin.num_published = self.num_published
         twin._names = self._names[:]
         twin._times = self._times[:]
         twin._words = self._words[:]
@@ -195,15 +197,23 @@ class Journal:
 
     # ------------------------------------------------------------------ writing: by the core alone
 
-    def _stamp(self) -> None:
+    def begins(self) -> None:
         """Read the clock, which is the caller's own and may raise: before anything changes. O(1)."""
         self.now = self._clock()
 
-    def _evict(self, block: i64, group: i64) -> None:
+    def forget(self, block: i64, low: i64, high: i64, group: i64, is_last: bool, cause: i64) -> None:
         """Note that the last copy of a content goes with a block, which the next fact takes. O(1)."""
+        if not is_last or not is_eviction(cause):
+            return
         if group == self._group:
             self._evicted_tokens += self._tokens
         self._push(block)
+
+    def publish(self, block: i64, request: Request, units: i64, at: i64, group: i64, size: i64, is_new: bool) -> None:
+        self.num_published += 1
+
+    def took(self, ids: vec[i32], free: i64) -> None:
+        self._add_blocks(self._add(TAKE, "", 0, free), NUM_NEW, ids, 0, i64(len(ids)))
 
     def _push(self, block: i64) -> None:
         """Write a block id."""
@@ -224,13 +234,13 @@ class Journal:
         words[base + FREE_BLOCKS] = free
         words[base + FIRST_BLOCK] = self._first_block
         words[base + NUM_EVICTED] = self._next_block - self._first_block
-        words[base + PUBLISHED] = self.published
+        words[base + PUBLISHED] = self.num_published
         words[base + EVICTED_TOKENS] = self._evicted_tokens
         self._totals[EVICTED] += self._evicted_tokens
         if kind == PREEMPT:
             self._totals[PREEMPTIONS] += 1
         self._evicted_tokens = 0
-        self.published = 0
+        self.num_published = 0
         self._first_block = self._next_block
         self._names[at] = name
         self._times[at] = self.now
@@ -320,30 +330,15 @@ class Journal:
         """Return a fact that is kept, by its number. O(its blocks)."""
         at = i64(number) % self._num_facts
         base = at * WIDTH
-        words = self._words
-        first = words[base + FIRST_BLOCK]
-        taken = first + words[base + NUM_EVICTED]
-        held = taken + words[base + NUM_NEW]
-        return Fact(
-            self._times[at],
-            KINDS[words[base + KIND]],
-            self._names[at],
-            int(words[base + TOKENS]),
-            int(words[base + PROMPT]),
-            int(words[base + HIT]),
-            int(words[base + EXTERNAL]),
-            self._ids(taken, held),
-            self._ids(held, held + words[base + NUM_HELD]),
-            self._ids(first, taken),
-            int(words[base + FREE_BLOCKS]),
-            int(words[base + STEP]),
-            int(words[base + QUERIED]),
-            int(words[base + PUBLISHED]),
-            int(words[base + EVICTED_TOKENS]),
-            words[base + IS_RESUMED] != 0,
-            int(words[base + QUERIED_OUTSIDE]),
-            int(words[base + FOUND_OUTSIDE]),
-        )
+        first = self._words[base + FIRST_BLOCK]
+        taken = first + self._words[base + NUM_EVICTED]
+        held = taken + self._words[base + NUM_NEW]
+        stop = held + self._words[base + NUM_HELD]
+        numbers = [int(number) for number in self._words[base : base + FIRST_BLOCK]]
+        blocks = [self._ids(taken, held), self._ids(held, stop), self._ids(first, taken)]
+        before, after = [*numbers[TOKENS:FREE_BLOCKS], *blocks], numbers[FREE_BLOCKS:IS_RESUMED]
+        more = [numbers[IS_RESUMED] != 0, numbers[QUERIED_OUTSIDE], numbers[FOUND_OUTSIDE]]
+        return Fact._make([self._times[at], KINDS[numbers[KIND]], self._names[at], *before, *after, *more])
 
     def _ids(self, start: i64, stop: i64) -> tuple[int, ...]:
         """Return the block ids of a range."""

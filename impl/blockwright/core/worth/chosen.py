@@ -6,6 +6,7 @@ when a request adopts a block. An order that has none of these is not told, and 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, NamedTuple, Protocol, final
@@ -14,12 +15,10 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.block_hash import word_bytes
-from blockwright.core.keys.packed import zeros32, zeros64
-from blockwright.core.pool.index import PrefixIndex
-from blockwright.core.pool.order.order import CandidateOrder
+from blockwright.core.pool.order import CandidateOrder
+from blockwright.core.worth.classes import Classes
+from blockwright.core.worth.ranked import RankedOrder
 from blockwright.errors import EvictionPolicyError
-
-_HELD: i32 = -1  # behind a block that is no candidate
 
 
 class Candidate(NamedTuple):
@@ -69,29 +68,31 @@ class EvictionOrder(EvictionPolicy, Protocol):
 class Candidates:
     """The candidates that a policy is shown, least recently released first; to be read until it has chosen."""
 
-    def __init__(self, order: ChosenOrder, question: i64) -> None:
-        """Show those of an order, while it asks a question."""
-        self._order = order
-        self._question: i64 = question
+    def __init__(self, candidates: OrderedDict[int, Candidate]) -> None:
+        """Show the candidates of an order, by block."""
+        self._candidates = candidates
 
     def __len__(self) -> int:
         """Return how many there are. O(1)."""
-        return self._order.size
+        return len(self._candidates)
 
     def __iter__(self) -> Iterator[Candidate]:
         """Return an iterator; each step is O(1), so that a policy need not look at all."""
-        return CandidateIterator(self._order, self._question)
+        return CandidateIterator(self)
+
+    def end(self) -> None:
+        """Show none any more, since the policy has chosen."""
+        self._candidates = OrderedDict()
 
 
 @final
 class CandidateIterator:
     """Reads the candidates, one after another."""
 
-    def __init__(self, order: ChosenOrder, question: i64) -> None:
+    def __init__(self, shown: Candidates) -> None:
         """Begin with the least recently released one."""
-        self._order = order
-        self._question: i64 = question
-        self._at: i64 = 0
+        self._shown = shown
+        self._rest: Iterator[Candidate] = iter(shown._candidates.values())
 
     def __iter__(self) -> CandidateIterator:
         """Return itself."""
@@ -99,111 +100,67 @@ class CandidateIterator:
 
     def __next__(self) -> Candidate:
         """Return the next one; the iteration ends once the policy has chosen."""
-        order = self._order
-        # A policy may keep its iterator; once it has chosen, the ring changes under it.
-        if order.question == self._question:
-            self._at = order.after(self._at)
-            if self._at != 0:
-                return order.candidate(self._at)
-        raise StopIteration
+        if len(self._shown) == 0:
+            raise StopIteration
+        return next(self._rest)
 
 
 @final
-class ChosenOrder(CandidateOrder):
+class ChosenOrder(RankedOrder):
     """Has a policy choose each candidate that goes.
 
     Attributes:
         policy: the policy that chooses.
-        question: changes whenever the policy begins or ends to choose.
     """
 
-    def __init__(self, count: i64, policy: EvictionPolicy) -> None:
-        """Start without candidates, for block ids below `count`. O(count)."""
-        super().__init__()
-        self.tells = True
+    def __init__(self, policy: EvictionPolicy, classes: Classes | None = None) -> None:
+        """Start without candidates."""
+        super().__init__(classes)
         self.policy = policy
-        self.question: i64 = 0
         self._released: Any = getattr(policy, "released", None)
         self._taken: Any = getattr(policy, "taken", None)
         self._hit: Any = getattr(policy, "hit", None)
-        # A ring of the candidates, least recently released first, from block 0.
-        self._after: vec[i32] = vec[i32]([_HELD] * count)
-        self._before: vec[i32] = zeros32(count)
-        self._after[0] = 0
-        # The key of each block that was released, by its two words and its group.
-        self._low: vec[i64] = zeros64(count)
-        self._high: vec[i64] = zeros64(count)
-        self._group: vec[i32] = zeros32(count)
-        self._passes: vec[i32] = zeros32(count)
+        self._candidates: OrderedDict[int, Candidate] = OrderedDict()  # least recently released first
 
     def copy(self) -> CandidateOrder:
-        """Return an independent copy, with a deep copy of the policy. O(count)."""
+        """Return an independent copy, with a deep copy of the policy. O(candidates)."""
         # A policy that is shared would learn from the choices of both copies.
-        twin = ChosenOrder(1, deepcopy(self.policy))
+        twin = ChosenOrder(deepcopy(self.policy), None if self.classes is None else self.classes.copy())
         twin.size = self.size
-        twin._after = self._after[:]
-        twin._before = self._before[:]
-        twin._low = self._low[:]
-        twin._high = self._high[:]
-        twin._group = self._group[:]
-        twin._passes = self._passes[:]
+        twin._candidates = self._candidates.copy()
         return twin
 
-    def after(self, block: i64) -> i64:
-        """Return the candidate released after one, or the first after 0; 0 if there is no other. O(1)."""
-        return i64(self._after[block])
-
-    def candidate(self, block: i64) -> Candidate:
-        """Return a candidate as a policy sees it. O(1)."""
-        key = word_bytes(self._low[block], self._high[block])
-        return Candidate(int(block), key, int(self._group[block]), self._passes[block] != 0)
-
-    def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:
-        """Note the key of a block that is let go of; it keeps it as long as it is a candidate. O(1)."""
-        block: i64 = i64(ids[at])
-        self._low[block], self._high[block], group = index.key(block)
-        self._group[block] = i32(group)
+    def _candidate(self, block: i64, is_passing: bool) -> Candidate:
+        low, high, group = self.index.key(block)
+        return Candidate(int(block), word_bytes(low, high), int(group), is_passing)
 
     def add(self, block: i64, is_passing: bool = False) -> None:
         """Make a block a candidate, after all that are. O(1). law: ORDER-1."""
-        assert self._after[block] == _HELD, "a candidate is added once"
+        assert int(block) not in self._candidates, "a candidate is added once"
         self.size += 1
-        self._passes[block] = 1 if is_passing else 0
-        last: i64 = i64(self._before[0])
-        self._after[last] = i32(block)
-        self._before[block] = i32(last)
-        self._after[block] = 0
-        self._before[0] = i32(block)
+        self._candidates[int(block)] = found = self._candidate(block, is_passing)
         if self._released is not None:
-            self._released(self.candidate(block))
+            self._released(found)
 
-    def hit(self, ids: vec[i32], index: PrefixIndex) -> None:
+    def hit(self, ids: vec[i32]) -> None:
         """Tell the policy which blocks a request adopts. O(blocks). law: ORDER-2."""
         if self._hit is not None:
             for block in ids:
                 if block != 0:
-                    low, high, group = index.key(i64(block))
-                    self._hit(Candidate(int(block), word_bytes(low, high), int(group)))
+                    self._hit(self._candidate(i64(block), False))
 
-    def _leave(self, block: i64) -> None:
+    def _leave(self, block: int) -> None:
         """Take a candidate out. O(1)."""
-        after = self._after[block]
-        before = self._before[block]
-        self._after[i64(before)] = after
-        self._before[i64(after)] = before
-        self._after[block] = _HELD
+        found = self._candidates.pop(block)
         self.size -= 1
         if self._taken is not None:
-            self._taken(self.candidate(block))
+            self._taken(found)
 
     def leave(self, ids: vec[i32]) -> list[int]:
         """Take out those of some blocks that are candidates, and return them. O(blocks)."""
-        blocks: list[int] = []
-        for each in ids:
-            block: i64 = i64(each)
-            if block != 0 and self._after[block] != _HELD:
-                self._leave(block)
-                blocks.append(int(block))
+        blocks = [int(block) for block in ids if int(block) in self._candidates]
+        for block in blocks:
+            self._leave(block)
         return blocks
 
     def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
@@ -218,26 +175,20 @@ class ChosenOrder(CandidateOrder):
             ids[at] = i32(block)
             at += 1
 
-    def _chosen(self) -> i64:
+    def _chosen(self) -> int:
         """Return the block that the policy chooses now."""
         policy: Any = self.policy  # whose answer may be anything
-        self.question += 1
+        shown = Candidates(self._candidates)
         try:
-            answer: object = policy.choose(Candidates(self, self.question))
+            answer: object = policy.choose(shown)
         finally:
-            self.question += 1
+            shown.end()
         # The answer is a caller's: a block that is no candidate may be held, and evicting it would corrupt its request.
-        if isinstance(answer, Candidate):
-            found = answer.block_id
-            if 0 < found < len(self._after) and self._after[found] != _HELD:
-                return found
+        if isinstance(answer, Candidate) and answer.block_id in self._candidates:
+            return answer.block_id
         raise EvictionPolicyError(
             f"eviction_order: choose() must return one of the {self.size} candidates that it is shown, not {answer!r}"
         )
-
-    def is_passing(self, block: i64) -> bool:
-        """Return whether the last holder of a block that is being taken wanted no hit that needs it. O(1)."""
-        return self._passes[block] != 0
 
     def clear(self) -> list[int]:
         """Take out all candidates, which lose their content, least recently released first. O(n)."""
@@ -248,18 +199,9 @@ class ChosenOrder(CandidateOrder):
 
     def candidates(self) -> list[int]:
         """Return the candidates, least recently released first; which one goes is the policy's choice. O(n)."""
-        found: list[int] = []
-        block: i64 = i64(self._after[0])
-        while block > 0 and i64(len(found)) <= self.size:
-            found.append(int(block))
-            block = i64(self._after[block])
-        return found
+        return list(self._candidates)
 
     def is_sound(self) -> bool:
-        """Return whether the ring holds each candidate once, for the self-check. O(count)."""
-        known = self.candidates()
-        for place, block in enumerate(known):
-            if self._before[block] != (known[place - 1] if place > 0 else 0):
-                return False
-        there = [block for block in range(1, len(self._after)) if self._after[block] != _HELD]
-        return len(known) == int(self.size) and sorted(known) == there
+        """Return whether each candidate is known by its own id, for the self-check. O(n)."""
+        names = [each.block_id for each in self._candidates.values()]
+        return names == self.candidates() and len(names) == int(self.size)

@@ -12,14 +12,14 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros32
-from blockwright.core.pool.order.order import CandidateOrder
+from blockwright.core.worth.ranked import RankedOrder
 
 NEVER: Final = -1.0
 """The access time of a block that has not been accessed since it was taken."""
 
 
 @final
-class AccessOrder(CandidateOrder):
+class AccessOrder(RankedOrder):
     """Orders the eviction candidates by access; also keeps the access times of blocks that are held."""
 
     def __init__(self, count: i64) -> None:

@@ -11,22 +11,24 @@ A tenant is a cache salt that was given a share; all others are one tenant witho
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
-from typing import Final, final
+from typing import Any, Final, final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros32, zeros64
-from blockwright.core.pool.index import PrefixIndex
-from blockwright.core.pool.order.heaps import BlockHeaps
-from blockwright.core.pool.order.order import CandidateOrder
-from blockwright.core.pool.tails import TailIndex
+from blockwright.core.pool.index import LINK
+from blockwright.core.pool.order import CandidateOrder, Page, Wish
+from blockwright.core.pool.queue import insert
+from blockwright.core.worth.classes import Classes
+from blockwright.core.worth.heaps import BlockHeaps
+from blockwright.core.worth.ranked import RankedOrder
 from blockwright.errors import InvalidArgumentError
 
-FOR_GOOD: Final = -1
-"""Instead of an entry from which on blocks go first: none do."""
+_FOR_GOOD: Final = -1  # instead of an entry from which on blocks go first: none do
 
 _AGE: Final = 48  # bits of a key below the rank
 _FIRST: Final = 1
@@ -42,27 +44,29 @@ _GUARDED: Final = 3
 
 
 @final
-class RetentionOrder(CandidateOrder):
+class RetentionOrder(RankedOrder):
     """Orders candidates by hints and tenants.
 
     Attributes:
-        now: the engine's time.
-        serving: the tenant that blocks are taken for, by number.
         tells: whether a hint may apply to the blocks that are being released, that is, to a request's whole table.
         hears: whether there has been any hint; before the first only the tenants of blocks are recorded.
-        tails: the parts of blocks, where hits may end inside.
     """
 
-    def __init__(self, count: i64, shares: Mapping[str, int], guard: i64, tails: TailIndex | None) -> None:
-        """Start without candidates, for block ids below `count`; the last `guard` candidates are guarded. O(count)."""
-        super().__init__()
-        self.tails: TailIndex | None = tails
+    def __init__(
+        self, count: i64, shares: Mapping[str, int], guard: i64, has_parts: bool, classes: Classes | None
+    ) -> None:
+        """Start without candidates, for block ids below `count`; the last `guard` candidates are guarded. O(count).
+
+        Raises:
+            InvalidArgumentError: shares of no number of blocks, or of more than there are. law: SHARE-1.
+        """
+        super().__init__(classes)
+        given: Any = shares
+        check_shares(given, int(count) - 1)
         # Of parts of blocks, one may be there twice and another not: their blocks are not the same.
-        self.keeps_doubles = tails is not None
+        self.keeps_doubles = has_parts
         self._count: i64 = count
         self._guard: i64 = guard
-        self.now = 0.0
-        self.serving: i64 = 0
         self._tenants: dict[str, int] = {name: number for number, name in enumerate(shares, 1)}
         tenants: i64 = len(shares) + 1
         self._floors: vec[i64] = zeros64(tenants)
@@ -82,7 +86,6 @@ class RetentionOrder(CandidateOrder):
         self._priority: vec[i32] = zeros32(count)
         self._until: vec[float] = vec[float]([0.0] * count)
         self._goes: vec[i32] = zeros32(count)  # whether it is among the first to go
-        self._passes: vec[i32] = zeros32(count)  # whether it is passing, of candidates
         self._next_key: vec[i64] = zeros64(count)  # the key of what stood behind it
         self._num_next: vec[i32] = zeros32(count)  # different things that stood behind it: 0, 1, or 2 for more
         # Rings of listed blocks, one per tenant, then of guarded ones; their heads stand behind the blocks.
@@ -93,29 +96,22 @@ class RetentionOrder(CandidateOrder):
             self._after[head] = i32(head)
             self._before[head] = i32(head)
             head += 1
-        # A ring of all guarded blocks, oldest first, from block 0.
-        self._newer: vec[i32] = zeros32(count if guard > 0 else 1)
-        self._older: vec[i32] = zeros32(count if guard > 0 else 1)
-        self._num_guarded: i64 = 0
+        self._guarded: OrderedDict[int, None] = OrderedDict()  # all guarded blocks, oldest first
         self._age: i64 = 0
-        # Blocks by when they are no longer kept, and some that were taken since; and a heap of these times. A request's
-        # blocks share one time, so that most cost no more than an item of a list.
-        self._ending: dict[float, list[int]] = {}
-        self._ends: list[float] = []
-        self._num_ending: i64 = 0
-        self._last_end = float("inf")
-        self._last_ending: list[int] = []
+        # A heap of blocks by when they are no longer kept, and some that were taken or kept anew since.
+        self._ends: list[tuple[float, int]] = []
         # What was said of the table that is being released.
         self.hears = False
         self._keep: i64 = 0
         self._with_priority: i64 = 0
         self._for_long = 0.0
-        self._first_entry: i64 = FOR_GOOD
+        self._first_entry: i64 = _FOR_GOOD
         self._goes_on = True
 
     def copy(self) -> CandidateOrder:
         """Return an independent copy. O(count)."""
-        twin = RetentionOrder(1, {}, self._guard, self.tails)
+        classes = None if self.classes is None else self.classes.copy()
+        twin = RetentionOrder(1, {}, self._guard, self.keeps_doubles, classes)
         twin.size = self.size
         twin._count = self._count
         twin.now = self.now
@@ -133,33 +129,30 @@ class RetentionOrder(CandidateOrder):
         twin._priority = self._priority[:]
         twin._until = self._until[:]
         twin._goes = self._goes[:]
-        twin._passes = self._passes[:]
         twin._next_key = self._next_key[:]
         twin._num_next = self._num_next[:]
         twin._after = self._after[:]
         twin._before = self._before[:]
-        twin._newer = self._newer[:]
-        twin._older = self._older[:]
-        twin._num_guarded = self._num_guarded
+        twin._guarded = self._guarded.copy()
         twin._age = self._age
-        twin._ending = {until: blocks.copy() for until, blocks in self._ending.items()}
         twin._ends = self._ends.copy()
-        twin._num_ending = self._num_ending
         return twin
 
-    def tenant(self, salt: str | None) -> int:
-        """Return the number of a request's tenant. O(1)."""
+    def tenant(self, salt: str | None) -> i64:
         return 0 if salt is None else self._tenants.get(salt, 0)
 
-    def start(self, held: i64, candidates: list[int], passing: list[int]) -> None:
-        """Begin in the middle of a pool's life: blocks held, candidates in order, some passing. O(candidates)."""
+    def start(self, page: Page, held: i64, candidates: list[int]) -> None:
+        """Begin in the middle of a pool's life: blocks held, and candidates in order. O(count)."""
         self._counts[0] = held
-        passes = set(passing)
         for candidate in candidates:
             self._counts[0] += 1
-            self.add(candidate, candidate in passes)
+            self.add(candidate, self.is_passing(candidate))
+        self.hear()
+        for candidate in candidates:
+            if not (self.keeps_doubles or self.index.is_single(candidate)):
+                self._empty_double(page, candidate)
 
-    def hear(self, index: PrefixIndex) -> None:
+    def hear(self) -> None:
         """Record hints from now on. O(count) once.
 
         Blocks that are published by now are never evicted early, because it is not known which blocks follow them.
@@ -169,34 +162,37 @@ class RetentionOrder(CandidateOrder):
         self.hears = True
         block: i64 = 1
         while block < self._count:
-            if index.has_key(block):
+            if self.index.has_key(block):
                 # Two means several: what follows a block that was published earlier is not known, so it counts as used.
                 self._num_next[block] = 2
             block += 1
 
     # ------------------------------------------------------------------ what is said
 
-    def say(self, keep: i64, priority: i64, until: float, first_entry: i64) -> None:
-        """Note the hint for the table of a group that is released next. O(1).
-
-        Its first `keep` entries are kept with a priority until a time; those from `first_entry` on are evicted first.
-        """
+    def begin(self, wish: Wish | None, block_size: i64) -> None:
         self.tells = self.hears
-        self._keep = keep
-        self._with_priority = priority
-        self._for_long = until
-        self._first_entry = first_entry
+        self._keep = self._with_priority = 0
+        self._first_entry = _FOR_GOOD
+        if wish is not None:
+            self._keep = (wish.tokens + block_size - 1) // block_size
+            self._with_priority = wish.priority
+            self._for_long = wish.until
+            if wish.first >= 0:
+                self._first_entry = (wish.first + block_size - 1) // block_size
         self._goes_on = True
 
-    def note(self, ids: vec[i32], at: i64, stop: i64, index: PrefixIndex, is_free: bool) -> None:
+    def end(self) -> None:
+        self.tells = False
+
+    def note(self, page: Page, ids: vec[i32], at: i64, stop: i64, is_free: bool) -> None:
         """Mark the block at an entry of a table by its hint; called from the table's end on. law: POLICY-1."""
         block: i64 = i64(ids[at])
         follows = False
         if at + 1 < stop:
             behind: i64 = i64(ids[at + 1])
-            follows = behind != 0 and index.has_key(behind)
+            follows = behind != 0 and self.index.has_key(behind)
             if follows:
-                low, _ = self._content(behind, index)
+                low, _ = page.content(behind)
                 if self._num_next[block] == 0:
                     self._num_next[block] = 1
                     self._next_key[block] = low
@@ -208,20 +204,47 @@ class RetentionOrder(CandidateOrder):
         # The table is released from its end on: a block may go first only if all after it do.
         self._goes_on = (self._goes_on or not follows) and first and is_free and alone
         self._goes[block] = 1 if self._goes_on else 0
-        self._goes_on = self._goes_on and self._content(block, index)[1]
+        self._goes_on = self._goes_on and page.content(block)[1]
         if at < self._keep and self._with_priority > 0 and self._for_long > self.now:
             if self._until[block] <= self.now:  # what is over counts no more
                 self._priority[block] = 0
             self._priority[block] = i32(max(self._with_priority, i64(self._priority[block])))
             self._until[block] = max(self._for_long, self._until[block])
 
-    def _content(self, block: i64, index: PrefixIndex) -> tuple[i64, bool]:
-        """Return the low word of the key of all of a published block, and whether no other block has that key."""
-        if self.tails is not None and self.tails.is_part(block):
-            return self.tails.longest_key(block)
-        return index.key(block)[0], index.is_single(block)
+    def published(self, page: Page, ids: vec[i32], start: i64, stop: i64) -> i64:
+        """Take the content from candidates with the same content as a range of held blocks. law: SHARE-4."""
+        index = self.index
+        emptied: i64 = 0
+        while start < stop and not self.keeps_doubles:
+            block: i64 = i64(ids[start])
+            start += 1
+            if block == 0 or not index.has_key(block) or index.is_single(block):
+                continue
+            double = index.next_duplicate(block, block)
+            while double != 0 and self.rows[4 * double + LINK] < 0:
+                double = index.next_duplicate(double, block)
+            if double != 0:
+                self._empty_double(page, double)
+                emptied += 1
+        return emptied
 
-    def merge(self, block: i64, double: i64) -> None:
+    def _empty_double(self, page: Page, block: i64) -> None:
+        """Make a candidate a block without content, since others carry its key as well. law: SHARE-4."""
+        # Its place is looked up by notes that `forget` clears.
+        self._withdraw(block)
+        self.folded(page, block)
+        self.forget(block)
+        insert(self.rows, block, 0)
+
+    def folded(self, page: Page, block: i64) -> None:
+        """See `CandidateOrder.folded`; the others keep its hints. law: SHARE-4."""
+        other = self.index.next_duplicate(block, block)
+        while other != 0:
+            self._merge(other, block)
+            other = self.index.next_duplicate(other, block)
+        super().folded(page, block)
+
+    def _merge(self, block: i64, double: i64) -> None:
         """Let a block keep the hint for a duplicate, and the blocks that followed the duplicate. law: SHARE-4."""
         if self._priority[double] > 0 and self._until[double] > self.now:
             if self._until[block] <= self.now:
@@ -243,19 +266,15 @@ class RetentionOrder(CandidateOrder):
         """
         self.now = now
         ends = self._ends
-        while len(ends) > 0 and ends[0] <= now:
-            blocks = self._ending.pop(heappop(ends))
-            self._last_end = float("inf")
-            self._num_ending -= len(blocks)
-            for found in blocks:
-                block: i64 = found
-                if self._is_kept(block) and self._until[block] <= now:
-                    owner: i64 = i64(self._owner[block])
-                    root = self._heaps.without(i64(self._roots[owner]), block)
-                    rank = self._unkept_rank(block)
-                    self._heaps.keys[block] = (rank << _AGE) | (self._heaps.keys[block] & ((1 << _AGE) - 1))
-                    self._roots[owner] = i32(self._heaps.meld(root, block))
-                    self._update(owner)
+        while len(ends) > 0 and ends[0][0] <= now:
+            block: i64 = heappop(ends)[1]
+            if self._is_kept(block) and self._until[block] <= now:
+                owner: i64 = i64(self._owner[block])
+                root = self._heaps.without(i64(self._roots[owner]), block)
+                rank = self._unkept_rank(block)
+                self._heaps.keys[block] = (rank << _AGE) | (self._heaps.keys[block] & ((1 << _AGE) - 1))
+                self._roots[owner] = i32(self._heaps.meld(root, block))
+                self._update(owner)
 
     # ------------------------------------------------------------------ candidates
 
@@ -265,24 +284,18 @@ class RetentionOrder(CandidateOrder):
         self.size += 1
         self._age += 1
         owner: i64 = i64(self._owner[block])
-        self._passes[block] = 1 if is_passing else 0
         if self._guard == 0 or is_passing:
             self._place(block, owner, self._age)
             return
         # The guarded list is per tenant too, since a tenant within its share gives none of its candidates.
         head = self._count + i64(len(self._floors)) + owner
         self._link(block, head, _GUARDED, (_RECENT << _AGE) | self._age)
-        newest: i64 = i64(self._older[0])
-        self._newer[newest] = i32(block)
-        self._older[block] = i32(newest)
-        self._newer[block] = 0
-        self._older[0] = i32(block)
-        self._num_guarded += 1
+        self._guarded[int(block)] = None
         self._update(owner)
         # law: HINT-3
-        if self._num_guarded > self._guard:
+        if i64(len(self._guarded)) > self._guard:
             # The guard covers a fixed number of candidates: one that comes in pushes the oldest out, to its rank.
-            oldest: i64 = i64(self._newer[0])
+            oldest: i64 = next(iter(self._guarded))
             self._unlink(oldest)
             self._place(oldest, i64(self._owner[oldest]), self._heaps.keys[oldest] & ((1 << _AGE) - 1))
 
@@ -321,45 +334,22 @@ class RetentionOrder(CandidateOrder):
         """Return the rank that a candidate has if nobody asked to keep it. O(1)."""
         if self.hears and self._goes[block] != 0:
             return _FIRST
-        return _PASSING if self._passes[block] != 0 else _PLAIN
+        return _PASSING if self.is_passing(block) else _PLAIN
 
     def _is_kept(self, block: i64) -> bool:
         """Return whether a block is a candidate with a priority. O(1)."""
         return self._where[block] == _HEAPED and self._heaps.keys[block] >> _AGE > _PLAIN
 
     def _expect(self, block: i64) -> None:
-        """Note when a block's time ends."""
-        until = self._until[block]
-        if until == float("inf"):
+        """Note when a block's time ends. O(log n) amortized."""
+        if self._until[block] == float("inf"):
             return
-        if self._num_ending > 2 * self._count + 64:
-            self._sweep()
-        if until != self._last_end:
-            self._last_end = until
-            if until not in self._ending:
-                self._ending[until] = []
-                heappush(self._ends, until)
-            self._last_ending = self._ending[until]
-        self._last_ending.append(int(block))
-        self._num_ending += 1
-
-    def _sweep(self) -> None:
-        """Drop blocks that were taken or kept anew, before they outgrow the pool. O(pool)."""
-        ending: dict[float, list[int]] = {}
-        total: i64 = 0
-        for until, blocks in self._ending.items():
-            left = [block for block in blocks if self._is_kept(block) and self._until[block] == until]
-            if left:
-                ending[until] = left
-                total += len(left)
-        if total > self._count:  # some were kept anew for the same time
-            ending = {until: list(dict.fromkeys(blocks)) for until, blocks in ending.items()}
-            total = sum([len(blocks) for blocks in ending.values()])
-        self._num_ending = total
-        self._ending = ending
-        self._last_end = float("inf")
-        self._ends = list(ending)
-        heapify(self._ends)
+        if i64(len(self._ends)) > 2 * self._count + 64:
+            # Blocks that were taken or kept anew are dropped before they outgrow the pool.
+            ends = {each for each in self._ends if self._is_kept(i64(each[1])) and self._until[i64(each[1])] == each[0]}
+            self._ends = list(ends)
+            heapify(self._ends)
+        heappush(self._ends, (self._until[block], int(block)))
 
     def _link(self, block: i64, head: i64, where: i32, key: i64) -> None:
         """Put a candidate at the end of a ring."""
@@ -384,11 +374,7 @@ class RetentionOrder(CandidateOrder):
             self._after[i64(before)] = after
             self._before[i64(after)] = before
         if self._where[block] == _GUARDED:
-            newer = self._newer[block]
-            older = self._older[block]
-            self._newer[i64(older)] = newer
-            self._older[i64(newer)] = older
-            self._num_guarded -= 1
+            del self._guarded[int(block)]
         self._where[block] = _HELD
 
     def leave(self, ids: vec[i32]) -> list[int]:
@@ -397,13 +383,13 @@ class RetentionOrder(CandidateOrder):
         for each in ids:
             block: i64 = i64(each)
             if self._where[block] != _HELD:
-                self.withdraw(block)
+                self._withdraw(block)
                 # A block that is found again is of use, so that the end of its first conversation no longer counts.
                 self._goes[block] = 0
                 blocks.append(int(block))
         return blocks
 
-    def withdraw(self, block: i64) -> None:
+    def _withdraw(self, block: i64) -> None:
         """Take out one candidate. O(log n)."""
         self._unlink(block)
         self.size -= 1
@@ -579,10 +565,6 @@ class RetentionOrder(CandidateOrder):
         self._until[block] = 0.0
         self._goes[block] = 0
         self._num_next[block] = 0
-
-    def is_passing(self, block: i64) -> bool:
-        """Return whether the last holder of a block that is being taken wanted no hit that needs it. O(1)."""
-        return self._passes[block] != 0
 
     def clear(self) -> list[int]:
         """Take out all candidates, which lose their content, and return them. O(n log n)."""

@@ -14,12 +14,10 @@ from mypy_extensions import i64
 
 from blockwright._text import printable
 from blockwright.core.keys.request import Request
-from blockwright.core.pool.journal import EVICTED, RESET, TRIMMED
-from blockwright.core.steps.state import State
-from blockwright.core.steps.units import has_room
+from blockwright.core.pool.listener import EVICTED, RESET, TRIMMED
 from blockwright.core.tables.group import GroupTables
-from blockwright.core.tables.window import MambaRule, Probe, common_hit
-from blockwright.kinds import ChunkedLocalAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from blockwright.core.tables.window import Probe, common_hit
+from blockwright.kinds import KVCacheSpec
 
 
 class HitLimit(Enum):
@@ -104,6 +102,12 @@ class HitExplanation(NamedTuple):
         return "\n  ".join([first, *[str(group) for group in self.groups]])
 
 
+def without_room(found: HitExplanation) -> HitExplanation:
+    """Return an explanation as it is where the request has no room for the hit beside the state that it writes."""
+    groups = [each._replace(missing_end=None, limit=HitLimit.NO_ROOM, cause=None) for each in found.groups]
+    return found._replace(num_tokens=0, candidate=None, limiting_groups=(), groups=tuple(groups))
+
+
 class EvictionStats(NamedTuple):
     """Keys lost since the last call of `make_eviction_stats`, by group; a prefix of several blocks with its last.
 
@@ -129,11 +133,8 @@ def eviction_stats(counts: dict[int, int], num_groups: int) -> EvictionStats:
 
 def kind_name(spec: KVCacheSpec) -> str:
     name = type(spec).__name__.removesuffix("Spec")
-    if isinstance(spec, SlidingWindowSpec):
-        return f"{name}({spec.sliding_window}{f', sinks {spec.sink_len}' if spec.sink_len else ''})"
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return f"{name}({spec.attention_chunk_size})"
-    return name
+    length = spec.window or spec.chunk
+    return f"{name}({length}{f', sinks {spec.sink_len}' if spec.sink_len else ''})" if length else name
 
 
 def loss_named(loss: i64) -> HitLimit:
@@ -147,9 +148,8 @@ def loss_named(loss: i64) -> HitLimit:
     return HitLimit.RESET if loss == RESET else HitLimit.NEVER_PUBLISHED
 
 
-def explain(state: State, request: Request) -> HitExplanation:
+def explain(groups: list[GroupTables], alignment: i64, use_eagle: bool, request: Request) -> HitExplanation:
     """Explain the hit of a request; nothing changes. law: EXPLAIN-1."""
-    groups, alignment, use_eagle = state.groups, state.config.alignment, state.config.eagle
     max_length: i64 = min(request.num_tokens - 1, request.num_keyed())
     pool = groups[0].block_pool if groups else None
     if pool is None or not pool.enable_caching or request.prompt_logprobs or request._block_size == 0:
@@ -176,9 +176,6 @@ def explain(state: State, request: Request) -> HitExplanation:
         explain_group(at, group, probe, length, candidate, max_length)
         for at, (group, probe) in enumerate(zip(groups, probes))
     ]
-    if not has_room(state, request.num_tokens, length):
-        length, candidate = 0, max_length + 1
-        hits = [each._replace(missing_end=None, limit=HitLimit.NO_ROOM, cause=None) for each in hits]
     return HitExplanation(
         request.request_id,
         length,
@@ -211,12 +208,10 @@ def explain_group(
         if alone > length:
             limit = HitLimit.NOT_ALIGNED
     else:
-        # A state is read whole, so a draft head computes no block of it again.
-        margin: i64 = 0 if isinstance(group.rule, MambaRule) else probe.margin
-        stop = candidate // size + margin
+        stop = candidate // size + probe.margin
         kept = group.first_kept(candidate)
-        i = kept if group.sinks == 0 else 0
-        while i < stop and (group.sinks <= i < kept or probe.cached(i)):
+        i: i64 = 0
+        while i < stop and ((i < kept and not group.stays(i)) or probe.cached(i)):
             i += 1
         if i == stop:
             limit = HitLimit.OTHER_GROUP

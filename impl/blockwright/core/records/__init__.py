@@ -1,0 +1,1 @@
+"""What happened: a journal of facts, the listeners that calls tell, and why a hit is as long as it is."""

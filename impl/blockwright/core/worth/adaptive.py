@@ -1,0 +1,423 @@
+"""Least recently used or least frequently used, whichever of the two would have hit more of late.
+
+Two shadows remember which keys a cache under each rule alone would hold: of every `2**shift`-th key, by its digest, in
+as large a part of the pool. Each first admission asks both how much of its prompt they have; what they found counts,
+399/400 of it at the next admission. The rule with the higher count is in force, and a tie changes nothing.
+
+Least frequently used is with aging: a candidate is ranked by how often its content was released, and by the rank of
+the last one evicted as it was. Of equal ranks the one deepest in its prefix goes, then the oldest. Counts of contents
+outlive their blocks for a while, in a table that newer ones write over.
+
+Only for full attention: shadows of a sample mislead where layers forget, since a window is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
+from blockwright.core.keys.packed import zeros32, zeros64
+from blockwright.core.pool.index import PrefixIndex
+from blockwright.core.pool.order import CandidateOrder, Page, RuleInForce
+from blockwright.core.worth.ranked import RankedOrder
+
+_LEAST_SHADOW: Final = 256
+"""Blocks of a shadow below which a sample says too little: smaller pools sample more keys, up to all."""
+_MOST_SHIFT: Final = 4
+_DEPTHS: Final = 2**24
+"""More than a prefix has blocks."""
+_DECAY: Final = 400
+_POINT: Final = 16
+"""Scores are in parts of a block, 2**-16 each."""
+_MOST_USES: Final = 2047
+_TAG: Final = 0x7FFFF800
+
+
+@final
+class Ranking:
+    """Blocks in the order of their release, and also by use if `by_use` says so.
+
+    A ring through block 0 for the first; for the second a binary heap, and the counts of uses. 44 bytes a block, and 8
+    to 16 for the counts of contents that have no block.
+    """
+
+    def __init__(self, count: i64, by_use: bool) -> None:
+        """Start without blocks, for ids below `count`. O(count)."""
+        self.size: i64 = 0
+        self.by_use = by_use
+        self._floor: i64 = 0  # the rank of the last block that was evicted
+        self._released: i64 = 0
+        self._after: vec[i32] = vec[i32]([-1] * count)  # -1 behind a block that is not ranked
+        self._before: vec[i32] = zeros32(count)
+        self._after[0] = 0
+        self._lows: vec[i64] = zeros64(count)  # the content that `_uses` counts
+        self._uses: vec[i32] = zeros32(count)
+        # By use: the rank above, and below it how far from the deepest a block is.
+        self._keys: vec[i64] = zeros64(count)
+        self._ages: vec[i64] = zeros64(count)
+        self._heap: vec[i32] = zeros32(count)
+        self._places: vec[i32] = zeros32(count)
+        slots: i64 = 8
+        while slots < 2 * count:
+            slots *= 2
+        self._past: vec[i32] = zeros32(slots)  # of contents whose block was evicted: a part of the key, and the uses
+        self._last_depth: i64 = 0
+        self._last_uses: i64 = 0
+
+    def copy(self) -> Ranking:
+        """Return an independent copy. O(count)."""
+        twin = Ranking(1, self.by_use)
+        twin.size = self.size
+        twin._floor = self._floor
+        twin._released = self._released
+        twin._after = self._after[:]
+        twin._before = self._before[:]
+        twin._lows = self._lows[:]
+        twin._uses = self._uses[:]
+        twin._keys = self._keys[:]
+        twin._ages = self._ages[:]
+        twin._heap = self._heap[:]
+        twin._places = self._places[:]
+        twin._past = self._past[:]
+        twin._last_depth = self._last_depth
+        twin._last_uses = self._last_uses
+        return twin
+
+    def has(self, block: i64) -> bool:
+        return self._after[block] >= 0
+
+    def use(self, block: i64, low: i64, depth: i64, is_use: bool) -> None:
+        """Count that a holder has released the content of a block, so many entries down its prefix. O(1)."""
+        uses: i64 = i64(self._uses[block])
+        if self._lows[block] != low:
+            past: i64 = i64(self._past[(low >> 8) & (i64(len(self._past)) - 1)])
+            uses = past & _MOST_USES if past & _TAG == (low >> 32) & _TAG else 0
+            self._lows[block] = low
+        if is_use and uses < _MOST_USES:
+            uses += 1
+        # What goes on from a block is of no use without it. A table is released from its end, so the block behind came
+        # just before.
+        if depth + 1 == self._last_depth:
+            uses = max(uses, self._last_uses)
+        self._last_depth, self._last_uses = depth, uses
+        self._uses[block] = i32(uses)
+        self._keys[block] = (self._floor + uses) * _DEPTHS + (_DEPTHS - 1 - depth)
+
+    def put_first(self, block: i64) -> None:
+        """Have a block go before all others as it is added, since another has its content too."""
+        self._keys[block] = 0
+
+    def add(self, block: i64) -> None:
+        """Rank a block behind all others of its rank. O(1), by use O(log n)."""
+        ahead: i64 = 0 if self._keys[block] == 0 else i64(self._before[0])
+        behind = self._after[ahead]
+        self._after[ahead] = i32(block)
+        self._before[block] = i32(ahead)
+        self._after[block] = behind
+        self._before[i64(behind)] = i32(block)
+        self._released += 1
+        self._ages[block] = self._released
+        self.size += 1
+        if self.by_use:
+            self._up(self.size - 1, block)
+
+    def leave(self, block: i64) -> None:
+        """Rank a block no more. O(1), by use O(log n)."""
+        after, before = self._after[block], self._before[block]
+        self._after[i64(before)] = after
+        self._before[i64(after)] = before
+        self._after[block] = -1
+        self.size -= 1
+        if self.by_use:
+            place: i64 = i64(self._places[block])
+            last: i64 = i64(self._heap[self.size])
+            if last != block:
+                # The last fills the hole; from there it may have to move either way.
+                self._up(place, last)
+                self._down(i64(self._places[last]), last)
+
+    def evict(self) -> i64:
+        """Take out the block that goes first, and return it. O(1), by use O(log n)."""
+        block: i64 = i64(self._heap[0]) if self.by_use else i64(self._after[0])
+        self.leave(block)
+        self._floor = max(self._floor, self._keys[block] // _DEPTHS)
+        low = self._lows[block]
+        if self._keys[block] != 0:
+            self._past[(low >> 8) & (i64(len(self._past)) - 1)] = i32((low >> 32) & _TAG | i64(self._uses[block]))
+        self.forget(block)
+        return block
+
+    def forget(self, block: i64) -> None:
+        """Forget the uses of a block's content."""
+        self._lows[block] = 0
+        self._uses[block] = 0
+
+    def forget_all(self) -> None:
+        """Forget the uses of all contents that have no block. Takes no memory. O(count)."""
+        at: i64 = 0
+        while at < i64(len(self._past)):
+            self._past[at] = 0
+            at += 1
+        self._floor = 0
+
+    def switch(self, by_use: bool) -> None:
+        """Go by the other rule. Takes no memory. O(n), by use O(n log n)."""
+        self.by_use = by_use
+        block: i64 = i64(self._after[0]) if by_use else 0
+        place: i64 = 0
+        while block != 0:
+            self._up(place, block)
+            place += 1
+            block = i64(self._after[block])
+
+    def in_order(self) -> list[int]:
+        """Return the blocks in the order in which they go. O(n), by use O(n log n)."""
+        found: list[int] = []
+        block: i64 = i64(self._after[0])
+        while block > 0 and i64(len(found)) <= self.size:
+            found.append(int(block))
+            block = i64(self._after[block])
+        return sorted(found, key=lambda each: (self._keys[each], self._ages[each])) if self.by_use else found
+
+    def is_sound(self) -> bool:
+        """Return whether ring and heap hold the same blocks, each once, for the self-check. O(count)."""
+        known = self.in_order()
+        if i64(len(known)) != self.size or len(set(known)) != len(known):
+            return False
+        ranked = sum([each >= 0 for each in self._after]) - 1
+        return ranked == len(known) and (
+            not self.by_use or all([i64(self._heap[i64(self._places[block])]) == block for block in known])
+        )
+
+    def _goes_before(self, block: i64, other: i64) -> bool:
+        if self._keys[block] != self._keys[other]:
+            return self._keys[block] < self._keys[other]
+        return self._ages[block] < self._ages[other]
+
+    def _up(self, place: i64, block: i64) -> None:
+        """Put a block at a place of the heap, or above it."""
+        while place > 0:
+            above: i64 = (place - 1) // 2
+            other: i64 = i64(self._heap[above])
+            if not self._goes_before(block, other):
+                break
+            self._heap[place] = i32(other)
+            self._places[other] = i32(place)
+            place = above
+        self._heap[place] = i32(block)
+        self._places[block] = i32(place)
+
+    def _down(self, place: i64, block: i64) -> None:
+        """Put a block at a place of the heap, or below it."""
+        while 2 * place + 1 < self.size:
+            below: i64 = 2 * place + 1
+            if below + 1 < self.size and self._goes_before(i64(self._heap[below + 1]), i64(self._heap[below])):
+                below += 1
+            other: i64 = i64(self._heap[below])
+            if not self._goes_before(other, block):
+                break
+            self._heap[place] = i32(other)
+            self._places[other] = i32(place)
+            place = below
+        self._heap[place] = i32(block)
+        self._places[block] = i32(place)
+
+
+@final
+class Shadow:
+    """The sampled keys that a cache under one rule would hold, and how much it would have hit of late."""
+
+    def __init__(self, size: i64, by_use: bool) -> None:
+        """Start without keys, with room for `size` of them. O(size)."""
+        self.score: i64 = 0
+        self._index: PrefixIndex = PrefixIndex(size + 1)
+        self._ranking: Ranking = Ranking(size + 1, by_use)
+
+    def copy(self) -> Shadow:
+        """Return an independent copy. O(size)."""
+        twin = Shadow(1, True)
+        twin.score = self.score
+        twin._index = self._index.copy()
+        twin._ranking = self._ranking.copy()
+        return twin
+
+    def has(self, low: i64, high: i64) -> bool:
+        return self._index.find(low, high, 0) != 0
+
+    def put(self, low: i64, high: i64, depth: i64, is_use: bool) -> None:
+        """Learn that a key of the sample was released. O(1), by use O(log n)."""
+        index, ranking = self._index, self._ranking
+        block = index.find(low, high, 0)
+        if block != 0:
+            ranking.leave(block)
+        else:
+            if ranking.size + 1 < index.num_blocks:
+                block = ranking.size + 1
+            else:
+                block = ranking.evict()
+                index.drop(block)
+            index.add(block, low, high, 0)
+        ranking.use(block, low, depth, is_use)
+        ranking.add(block)
+
+    def clear(self) -> None:
+        """Forget all keys, and what they hit. Takes no memory."""
+        self.score = 0
+        while self._ranking.size > 0:
+            self._ranking.evict()
+        self._ranking.forget_all()
+        self._index.clear()
+
+
+@final
+class AdaptiveOrder(RankedOrder):
+    """Orders candidates by age or by use, as the two shadows say.
+
+    Attributes:
+        admitted: requests that were admitted for the first time.
+        since: how many of them there were as the rule in force came into force.
+    """
+
+    def __init__(self, count: i64, block_size: i64) -> None:
+        """Start without candidates, for block ids below `count`, least recently used first. O(count)."""
+        super().__init__()
+        self.tells = self.learns = True
+        self.admitted: i64 = 0
+        self.since: i64 = 0
+        self._block_size: i64 = block_size
+        self._shift: i64 = 0
+        while self._shift < _MOST_SHIFT and count >> (self._shift + 1) >= _LEAST_SHADOW:
+            self._shift += 1
+        self._ranking: Ranking = Ranking(count, False)
+        size: i64 = max(1, (count - 1) >> self._shift)
+        self._by_age: Shadow = Shadow(size, False)
+        self._by_use: Shadow = Shadow(size, True)
+
+    def copy(self) -> CandidateOrder:
+        """Return an independent copy. O(count)."""
+        twin = AdaptiveOrder(2, self._block_size)
+        twin.size = self.size
+        twin.admitted = self.admitted
+        twin.since = self.since
+        twin._shift = self._shift
+        twin._ranking = self._ranking.copy()
+        twin._by_age = self._by_age.copy()
+        twin._by_use = self._by_use.copy()
+        return twin
+
+    def rule(self) -> RuleInForce | None:
+        """Return the rule by which candidates go now."""
+        ahead = self._by_use.score - self._by_age.score
+        lead = max(ahead, -ahead) * self._block_size >> _POINT
+        name = "least frequently used" if self._ranking.by_use else "least recently used"
+        return RuleInForce(name, int(self.since), int(lead))
+
+    def admit(self, words: vec[i64], stride: i64, count: i64) -> None:
+        """Ask the shadows for a prompt of `count` blocks that is admitted for the first time. Takes no memory.
+
+        Block i has its key in `words` at ``(i + 1) * stride - 2``. O(blocks).
+        """
+        self._by_age.score -= self._by_age.score // _DECAY
+        self._by_use.score -= self._by_use.score // _DECAY
+        counts_age = counts_use = True
+        mask: i64 = (1 << self._shift) - 1
+        block: i64 = 1 << self._shift + _POINT
+        at = stride - 2
+        while count > 0 and (counts_age or counts_use):
+            low = words[at]
+            if low & mask == 0:
+                if counts_age and self._by_age.has(low, words[at + 1]):
+                    self._by_age.score += block
+                else:
+                    counts_age = False
+                if counts_use and self._by_use.has(low, words[at + 1]):
+                    self._by_use.score += block
+                else:
+                    counts_use = False
+            at += stride
+            count -= 1
+        self.admitted += 1
+        ahead = self._by_use.score - self._by_age.score
+        if ahead > 0 if not self._ranking.by_use else ahead < 0:
+            self._ranking.switch(not self._ranking.by_use)
+            self.since = self.admitted
+
+    def note(self, page: Page, ids: vec[i32], at: i64, stop: i64, is_free: bool) -> None:
+        """Count a release, and tell the shadows of it if the key is in the sample. O(1), by use O(log n)."""
+        block: i64 = i64(ids[at])
+        index = self.index
+        ranking = self._ranking
+        if index.is_part(block):  # found in parts alone, of which no sample is kept
+            low, _ = page.content(block)
+            ranking.use(block, low, at, self.is_use)
+            return
+        low, high, group = index.key(block)
+        ranking.use(block, low, at, self.is_use)
+        if not index.is_single(block):
+            found = index.find(low, high, group)
+            if found != block:
+                # Lookups find the other, so this use is that one's.
+                is_ranked = ranking.has(found)
+                if is_ranked:
+                    ranking.leave(found)
+                ranking.use(found, low, at, self.is_use)
+                if is_ranked:
+                    ranking.add(found)
+                ranking.put_first(block)
+        if group == 0 and low & (1 << self._shift) - 1 == 0:
+            self._by_age.put(low, high, at, self.is_use)
+            self._by_use.put(low, high, at, self.is_use)
+
+    def add(self, block: i64, is_passing: bool = False) -> None:
+        """Make a block a candidate; with full attention none is passing. O(1), by use O(log n)."""
+        self.size += 1
+        self._ranking.add(block)
+
+    def leave(self, ids: vec[i32]) -> list[int]:
+        """Take out those of some blocks that are candidates, and return them. O(blocks), by use O(blocks log n)."""
+        blocks: list[int] = []
+        for each in ids:
+            block: i64 = i64(each)
+            if block != 0 and self._ranking.has(block):
+                self._ranking.leave(block)
+                self.size -= 1
+                blocks.append(int(block))
+        return blocks
+
+    def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
+        """Take out the candidates that are evicted first. O(candidates), by use O(candidates * log n)."""
+        while at < stop:
+            ids[at] = i32(self._ranking.evict())
+            self.size -= 1
+            at += 1
+
+    def clear(self) -> list[int]:
+        """Take out all candidates, which lose their content, in their order, and forget all uses. O(n log n)."""
+        blocks = self._ranking.in_order()
+        for block in blocks:
+            self._ranking.leave(block)
+            self._ranking.forget(block)
+        self.size = 0
+        self._ranking.forget_all()
+        self._by_age.clear()
+        self._by_use.clear()
+        return blocks
+
+    def candidates(self) -> list[int]:
+        """Return the candidates in the order in which they go. O(n), by use O(n log n)."""
+        return self._ranking.in_order()
+
+    def is_sound(self) -> bool:
+        """Return whether the records of pool and shadows agree, for the self-check. O(count)."""
+        return (
+            self.size == self._ranking.size
+            and self._ranking.is_sound()
+            and self._by_age._ranking.is_sound()
+            and self._by_use._ranking.is_sound()
+        )
+
+    def forget(self, block: i64) -> None:
+        """Forget the uses of a block that is free and has no content any more."""
+        self._ranking.forget(block)

@@ -1,0 +1,96 @@
+"""Part one, chapter 2: what a chapter of book two may say more.
+
+Book one is what every manager does, and names no option. An option is a record of its own chapter, a `Chapter`, with
+its settings. A configuration lists those that it has, and at the places below book one asks each of them in turn. What
+a chapter remembers is in `State.memory`, and what it notes of a request in `Running.notes`: only chapters read these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..reads import Prefix
+from .page import Acts
+
+if TYPE_CHECKING:
+    from .state import Config, Content, Hit, Running, State, Table, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """An option that says nothing more: it returns what it is given."""
+
+    def begin(self, state: State) -> State:
+        """Return a new manager with what is remembered in it."""
+        return state
+
+    def hear(self, state: State, steps: Acts) -> State:
+        """Note steps that a transition makes: blocks that are taken, held, published or forgotten."""
+        return state
+
+    def order(self, state: State, queue: Table, taker: object, count: int) -> Table:
+        """Return the free blocks in the order in which `count` of them are taken for somebody."""
+        return queue
+
+    def start(self, state: State, request: Waiting, start: Running, external: int) -> Running:
+        """Note what there is to note of a request that starts on its hit, with tokens that are loaded."""
+        return start
+
+    def admit(self, state: State, slot: int, hit: Hit) -> State:
+        """Learn from an admission."""
+        return state
+
+    def leave(self, config: Config, request: Running, gone: tuple[Table, ...]) -> Any:
+        """Return what is said of the blocks at some entries, which a request lets go of."""
+
+    def end(self, config: Config, request: Running, resumes: bool, last: int) -> Any:
+        """Return what is said of the blocks of a request that ends, or is preempted and `resumes` later."""
+
+    def release(self, state: State, batch: tuple[Table, ...], order: Table, said: Any) -> State:
+        """Note blocks that were let go of and are still to be queued; of some nothing is said (None)."""
+        return state
+
+    def fork(self, request: Running) -> Running:
+        """Return a request that was forked without what was noted of its parent alone."""
+        return request
+
+    def carry(self, state: State, start: Running, keys: tuple[tuple[int, Content], ...]) -> State:
+        """Note that copies are found from now on instead of what a request writes over."""
+        return state
+
+    def reset(self, state: State) -> State:
+        """Return a manager that forgets everything, with the free blocks in their last order."""
+        return state
+
+    def ahead(self) -> int:
+        """Count the tokens behind a block that its key covers as well."""
+        return 0
+
+    def recalls(self, state: State, prefix: Prefix, end: int) -> bool:
+        """Return whether a prompt that was admitted begins with the same tokens up to an end."""
+        return False
+
+    def learns(self) -> bool:
+        """Return whether it matters where a prompt parts from what was cached."""
+        return False
+
+
+def start_request(state: State, request: Waiting, start: Running, external: int) -> Running:
+    """Return a request as it starts, with all that chapters note of it."""
+    for chapter in state.config.chapters:
+        start = chapter.start(state, request, start, external)
+    return start
+
+
+def order_of(state: State, taker: object, count: int) -> Table:
+    """Return the free blocks in the order in which `count` of them are taken for a tenant, as all chapters say."""
+    queue = state.queue
+    for chapter in state.config.chapters:
+        queue = chapter.order(state, queue, taker, count)
+    return queue
+
+
+def said_of(config: Config, request: Running, gone: tuple[Table, ...]) -> tuple[Any, ...]:
+    """Return what each chapter says of blocks that a request lets go of."""
+    return tuple(chapter.leave(config, request, gone) for chapter in config.chapters)

@@ -1,0 +1,122 @@
+"""Property: which rule an adaptive order goes by, and what its shadows hold, is what the specification's chapter says.
+
+How: requests that share prefixes are admitted, preempted and released at random; after each call the manager's rule and
+shadows are compared with the chapter's, which is told of the same digests.
+Not covered: how much is gained by it (`python -m benchmarks.keeping`).
+"""
+
+from random import Random
+
+import pytest
+
+from blockwright import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheManager,
+    Request,
+    SlidingWindowSpec,
+)
+from blockwright.core.keys.block_hash import hash_words
+from blockwright.core.worth.adaptive import AdaptiveOrder
+from blockwright.errors import UnsupportedError
+from blockwright.kinds import AttentionSpec
+from blockwright_spec.manager import adaptive
+
+FULL = FullAttentionSpec(block_size=2, num_kv_heads=1, head_size=1, dtype="float16")
+
+
+def manager_of(blocks: int, *specs: AttentionSpec) -> KVCacheManager:
+    groups = [KVCacheGroupSpec([f"layer {at}"], spec) for at, spec in enumerate(specs or (FULL,))]
+    config = KVCacheConfig(num_blocks=blocks, kv_cache_groups=groups)
+    return KVCacheManager(config, 4096, eviction_order="adaptive")
+
+
+def order_of(manager: KVCacheManager) -> AdaptiveOrder:
+    order = manager.block_pool._order
+    assert isinstance(order, AdaptiveOrder)
+    return order
+
+
+def digests(request: Request, count: int) -> tuple[int, ...]:
+    return tuple(hash_words(key)[0] for key in request.block_hashes[:count])
+
+
+def compare(manager: KVCacheManager, rule: adaptive.Rule, is_close: bool) -> None:
+    shown, order = manager.block_pool.rule_in_force, order_of(manager)
+    assert shown is not None
+    assert shown.name == f"least {'frequently' if rule.is_by_use else 'recently'} used"
+    assert (shown.since, order.admitted) == (rule.since, rule.admitted)
+    for shadow, said in ((order._by_age, rule.by_age), (order._by_use, rule.by_use)):
+        held = [shadow._index.key(block)[0] for block in shadow._ranking.in_order()]
+        assert shadow.score == said.found
+        assert not is_close or held == list(adaptive.in_order(said))
+    manager.check()
+
+
+def prompts_of(random: Random, length: int) -> list[list[int]]:
+    """Prompts with common beginnings, of which some come back often and most do not."""
+    roots = [[random.randrange(99) for _ in range(random.randrange(2, length))] for _ in range(3)]
+    return [root + [random.randrange(99) for _ in range(random.randrange(1, length))] for root in roots * 4]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("blocks", "length", "shift"), [(13, 8, 0), (40, 20, 0), (520, 300, 1)])
+def test_rule_in_force_is_the_chapters(blocks: int, length: int, shift: int, seed: int) -> None:
+    random = Random(seed)
+    prompts, switches = prompts_of(random, length), set[int]()
+    manager, rule = manager_of(blocks), adaptive.new_rule(blocks - 1, shift)
+    for at in range(60):
+        request = Request(str(at), prompts[min(random.randrange(12), random.randrange(12))], block_size=2)
+        was_admitted = False
+        for is_last in (random.random() < 0.8, True):
+            hit, tokens = manager.get_computed_blocks(request)
+            full = request.num_tokens // 2
+            given = manager.allocate_slots(request, request.num_tokens - tokens, tokens, hit)
+            if given is None:
+                break
+            if not was_admitted:
+                rule = adaptive.admitted(rule, digests(request, (request.num_tokens - 1) // 2))
+                was_admitted = True
+            request.num_computed_tokens = request.num_tokens
+            said = digests(request, full)
+            manager.free(request, preempted=not is_last)
+            for depth in reversed(range(full)):
+                rule = adaptive.told(rule, said[depth], depth, is_use=is_last)
+            compare(manager, rule, is_close=blocks < 500 or at % 20 == 19)
+            request.num_computed_tokens = 0
+            if is_last:
+                break
+        switches.add(rule.since)
+    assert blocks > 13 or len(switches) > 1  # some of the small pools change their rule
+
+
+def test_adaptive_is_refused_where_layers_forget() -> None:
+    window = SlidingWindowSpec(block_size=2, num_kv_heads=1, head_size=1, dtype="float16", sliding_window=4)
+    with pytest.raises(UnsupportedError, match='"adaptive" is for full attention alone'):
+        manager_of(8, FULL, window)
+
+
+def test_copy_goes_on_alone() -> None:
+    manager = manager_of(9)
+    for at in range(20):
+        request = Request(str(at), [at % 3, 1, 2, at], block_size=2)
+        manager.allocate_slots(request, 4)
+        request.num_computed_tokens = 4
+        if at == 10:
+            twin = manager.copy()
+            before = twin.block_pool.rule_in_force, twin.block_pool.free_block_ids()
+        manager.free(request)
+    assert (twin.block_pool.rule_in_force, twin.block_pool.free_block_ids()) == before
+    twin.check()
+
+
+def test_reset_forgets_uses() -> None:
+    manager = manager_of(9)
+    request = Request("one", [1, 2, 3, 4], block_size=2)
+    manager.allocate_slots(request, 4)
+    request.num_computed_tokens = 4
+    manager.free(request)
+    manager.reset_prefix_cache()
+    order = order_of(manager)
+    assert (order._by_use.score, order._by_use._ranking.size, list(order._ranking._uses)) == (0, 0, [0] * 9)
