@@ -19,6 +19,8 @@ import pytest
 from blockwright import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec
+from blockwright.policies import Adaptive
+from blockwright.replay.keeping import Keeping
 from blockwright.replay.records import Trace, TraceRequest
 from blockwright.replay.simulate import PoolResult, replay
 from blockwright.replay.traces import load_trace
@@ -216,3 +218,17 @@ def test_arguments_are_checked() -> None:
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             replay(trace, full(4), sizes, step_tokens=step, check_every=every)
+
+
+def test_pools_side_by_side_learn_as_each_alone() -> None:
+    """What one pool has admitted is new to the next, so that who learns from first admissions learns there too."""
+    # Popular prompts, each beside others that come once: of use is how often they came.
+    runs = [(each, 1000 + 2 * at, 1001 + 2 * at) for at in range(300) for each in (at % 6,)]
+    requests = [TraceRequest(array("i", run), array("i", [16] * 3), float(at), 1) for at, run in enumerate(runs)]
+    trace, keeping = Trace("prompts", "made", tuple(requests), 0.0), Keeping("adaptive", Adaptive)
+    both = replay(trace, full(4), [40, 60], keeping=keeping).pools
+    assert [each.hit_blocks for each in both] == [
+        replay(trace, full(4), [size], keeping=keeping).pools[0].hit_blocks for size in (40, 60)
+    ]
+    plain = replay(trace, full(4), [40, 60]).pools
+    assert all(learned.hit_blocks > lru.hit_blocks for learned, lru in zip(both, plain, strict=True))

@@ -155,9 +155,10 @@ def replay_ways(
     pools = [pool_of(way, uncached, Clock()) for way, uncached in zip(ways, counts, strict=True)]
     for number, recorded in enumerate(requests):
         request = make(number)
-        for pool in pools:
+        # Each pool has its own: one that was admitted before would pass for a request that is resumed.
+        for pool, own in zip(pools, [request.copy() for _ in pools[1:]] + [request], strict=True):
             pool.clock.now = max(pool.clock.now, recorded.arrival)
-            pool.serve(request, number)
+            pool.serve(own, number)
         ended(pools, number + 1)
     results += [result_of([pool], trace, uncached, skip) for pool, uncached in zip(pools, counts, strict=True)]
     return ReplayResult(tuple(results), prepare_seconds, check_seconds)

@@ -26,10 +26,10 @@ from blockwright_spec.manager import adaptive
 FULL = FullAttentionSpec(block_size=2, num_kv_heads=1, head_size=1, dtype="float16")
 
 
-def manager_of(blocks: int, *specs: AttentionSpec) -> KVCacheManager:
+def manager_of(blocks: int, *specs: AttentionSpec, overlap_steps: bool = False) -> KVCacheManager:
     groups = [KVCacheGroupSpec([f"layer {at}"], spec) for at, spec in enumerate(specs or (FULL,))]
     config = KVCacheConfig(num_blocks=blocks, kv_cache_groups=groups)
-    return KVCacheManager(config, 4096, eviction_order="adaptive")
+    return KVCacheManager(config, 4096, eviction_order="adaptive", overlap_steps=overlap_steps)
 
 
 def order_of(manager: KVCacheManager) -> AdaptiveOrder:
@@ -120,3 +120,30 @@ def test_reset_forgets_uses() -> None:
     manager.reset_prefix_cache()
     order = order_of(manager)
     assert (order._by_use.score, order._by_use._ranking.size, list(order._ranking._uses)) == (0, 0, [0] * 9)
+
+
+def test_only_requests_that_end_count_as_uses() -> None:
+    """Neither a connector's holds, nor one that is preempted, at once or behind a step in flight, nor a fold."""
+    manager = manager_of(9, overlap_steps=True)
+    first, second = (Request(name, [1, 2, 3, 4], block_size=2) for name in ("first", "second"))
+    step = manager.start_step()
+    assert manager.allocate_slots(first, 4) is not None
+    assert manager.allocate_slots(second, 4) is not None
+    manager.settle_step(step)
+    first.num_computed_tokens = second.num_computed_tokens = 4
+    manager.fold_duplicates([first, second], [4, 4])
+    uses = order_of(manager)._ranking._uses
+    pool = manager.block_pool
+    blocks = [each for each in manager.get_blocks("first").blocks[0] if each.block_id]
+    pool.touch(blocks)
+    pool.free_blocks(blocks)
+    assert set(uses) == {0}
+    step = manager.start_step()
+    second.append_output_token_ids(5)
+    assert manager.allocate_slots(second, 1) is not None
+    manager.free(second, preempted=True)
+    manager.settle_step(step)
+    assert set(uses) == {0}
+    manager.free(first)
+    assert sorted(uses)[-2:] == [1, 1]
+    manager.check()

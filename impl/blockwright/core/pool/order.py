@@ -92,7 +92,8 @@ class CandidateOrder:
         spares: how many of the last passing blocks are evicted by age.
         policy: the engine's own order, if it has one.
         learns: whether `admit` is called for each request that is admitted for the first time.
-        is_use: whether what is released now counts as used: not that of a preempted request, which comes back.
+        is_use: whether what is released now counts as used: by a request that has ended, not by a connector, nor by one
+            that comes back.
         tells_gone, gone: whether anybody wants to know of the blocks that are being taken the priorities and times with
             which they were still kept; and these.
     """
@@ -109,7 +110,7 @@ class CandidateOrder:
         self.spares: i64 = 0
         self.policy: Any = None
         self.learns = False
-        self.is_use = True
+        self.is_use = False
         self.tells_gone = True
         self.gone: dict[int, tuple[int, float]] = {}
 

@@ -24,12 +24,7 @@ def release(state: State, request: Request, was_preempted: bool) -> None:
         tables.request = request  # its last tokens are published
         if tables.num_written < request._num_computed <= leased(state, tables):
             hear(state, request, tables, request._num_computed)
-        order = state.pool._order
-        if order is not None:  # one that is preempted comes back, and is one use in all
-            order.is_use = not was_preempted
         vacate(state, tables, request._num_computed, was_preempted)
-        if order is not None:
-            order.is_use = True
         request._held = None
         request._lease = 0
         state.listeners.released(tables, was_preempted)
@@ -50,7 +45,7 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
         reserve_tails(state, tables)
     wanted = state.wanted
     wants = NO_WANTS if wanted is None else wanted.at_end(tables, last)
-    left = Left([held_blocks(table) for table in tables.by_group], tables.wish, wants)
+    left = Left([held_blocks(table) for table in tables.by_group], tables.wish, wants, not resumes)
     # law: FLIGHT-1
     step = state.steps[int(tables.last_step - state.steps[0].number)] if in_flight else None
     fenced = [] if step is None else [*step.fenced, left]
@@ -83,6 +78,8 @@ def vacate(state: State, tables: RequestTables, computed: i64, resumes: bool) ->
 def let_go(state: State, left: Left) -> None:
     """Release what a request has left, all groups in turn, of each the last entry first."""
     order, wanted = state.pool._order, state.wanted
+    if order is not None:
+        order.is_use = left.is_use
     for blocks, group in zip(left.blocks, state.groups):
         if order is not None:
             order.begin(left.wish, group._block_size)
@@ -94,6 +91,8 @@ def let_go(state: State, left: Left) -> None:
             order.end()
         if wanted is not None:
             wanted.classes.end()
+    if order is not None:
+        order.is_use = False
 
 
 def waiting(state: State) -> dict[int, int]:

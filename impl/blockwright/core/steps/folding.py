@@ -64,7 +64,7 @@ def fold(state: State, tables: RequestTables, count: i64, number: i64, folds: ve
     tables.num_folded = stop
     if is_any and state.is_in_flight(tables):  # law: FLIGHT-1
         step = state.steps[int(tables.last_step - state.steps[0].number)]
-        step.fenced.append(Left(batch, None, NO_WANTS))
+        step.fenced.append(Left(batch, None, NO_WANTS, False))
     elif is_any:
         for blocks in batch:
             state.pool._release(blocks, 0, i64(len(blocks)))

@@ -37,10 +37,12 @@ class Left:
     Attributes:
         blocks: all that it held, per group, in the order in which it is released backwards.
         wish, wants: the hint for the blocks, and the lengths of hits that the request wanted kept.
+        is_use: whether it has ended, so that its blocks count as used. One that is preempted comes back.
     """
 
-    def __init__(self, blocks: list[vec[i32]], wish: Wish | None, wants: vec[i64]) -> None:
+    def __init__(self, blocks: list[vec[i32]], wish: Wish | None, wants: vec[i64], is_use: bool) -> None:
         self.blocks = blocks
+        self.is_use = is_use
         self.wish = wish
         self.wants: vec[i64] = wants
 

@@ -89,12 +89,14 @@ class Ranking:
         return self._after[block] >= 0
 
     def use(self, block: i64, low: i64, depth: i64, is_use: bool) -> None:
-        """Count that a holder has released the content of a block, so many entries down its prefix. O(1)."""
+        """Note that a holder has released the content of a block, so many entries down its prefix. O(1)."""
         uses: i64 = i64(self._uses[block])
         if self._lows[block] != low:
             past: i64 = i64(self._past[(low >> 8) & (i64(len(self._past)) - 1)])
             uses = past & _MOST_USES if past & _TAG == (low >> 32) & _TAG else 0
             self._lows[block] = low
+        elif not is_use and self._keys[block] != 0:
+            depth = _DEPTHS - 1 - self._keys[block] % _DEPTHS  # a connector releases blocks in any order
         if is_use and uses < _MOST_USES:
             uses += 1
         # What goes on from a block is of no use without it. A table is released from its end, so the block behind came
