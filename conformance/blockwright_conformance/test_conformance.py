@@ -41,7 +41,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("scope", scopes, ids=[each.name for each in scopes])
 
 
-class Tested(NamedTuple):
+class UnderTest(NamedTuple):
     """The manager under test, what it declares, expected failures, and the scopes that ask something of their own."""
 
     factory: Any
@@ -51,7 +51,7 @@ class Tested(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def tested(pytestconfig: pytest.Config) -> Tested:
+def tested(pytestconfig: pytest.Config) -> UnderTest:
     file = option(pytestconfig, "expected", "")
     try:
         factory = factory_of(option(pytestconfig, "impl", OURS))
@@ -62,17 +62,17 @@ def tested(pytestconfig: pytest.Config) -> Tested:
         expected = expected_of(file) if file else ()
     except ValueError as error:
         raise pytest.UsageError(f"--blockwright-expected: {error}") from error
-    return Tested(factory, can, expected, {each.name for each in fitting(scopes_of(pytestconfig), can)})
+    return UnderTest(factory, can, expected, {each.name for each in fitting(scopes_of(pytestconfig), can)})
 
 
-def test_some_scope_is_run(tested: Tested, pytestconfig: pytest.Config) -> None:
+def test_some_scope_is_run(tested: UnderTest, pytestconfig: pytest.Config) -> None:
     """A manager that is left out of every scope is not tested."""
     if not tested.names:
         pytest.fail(f"no scope was run: {none_fits(scopes_of(pytestconfig), tested.can)}", pytrace=False)
 
 
 def test_scope(
-    scope: Scope, tested: Tested, pytestconfig: pytest.Config, record_property: Callable[[str, object], None]
+    scope: Scope, tested: UnderTest, pytestconfig: pytest.Config, record_property: Callable[[str, object], None]
 ) -> None:
     pytestconfig.stash.setdefault(RUN, set()).add(scope.name)
     able = fitted(scope, tested.can)
@@ -89,7 +89,7 @@ def test_scope(
         pytest.fail(f"{finding.law}: {finding.detail}\n\n{finding.script}", pytrace=False)
 
 
-def test_every_expected_failure_shows(tested: Tested, pytestconfig: pytest.Config) -> None:
+def test_every_expected_failure_shows(tested: UnderTest, pytestconfig: pytest.Config) -> None:
     """An entry that no longer fails must be removed from the list."""
     profile = FOR_OTHERS[option(pytestconfig, "profile", "pr")]
     run: set[str] = pytestconfig.stash.setdefault(RUN, set())
