@@ -3,12 +3,14 @@
 Requests of a trace are served one after another, in several pools, by vLLM's manager at both settings of its retention
 (`prefix_cache_retention_interval` 0, its default, and None, dense) and by this build with and without `keep_wanted`. A
 request is looked up, computed in chunks, puts out its tokens one by one, and ends. Traces are generated from a seed;
-``--trace`` adds a file of Mooncake's format, with a block for each of its ids.
+``--trace`` adds a file of Mooncake's format, with a block for each of its ids. ``--workloads`` is about full attention
+alone: longer workloads, in small pools, by age (as vLLM's manager does) and by ``eviction_order="adaptive"``.
 """
 
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -24,7 +26,7 @@ from blockwright import (
 )
 
 BLOCK = 16
-SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+SHARES: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 """Sizes of pools, as shares of the blocks that hits on the whole trace need (`needed`)."""
 
 
@@ -44,6 +46,8 @@ class Layout(NamedTuple):
 
     def __str__(self) -> str:
         """Name it as tables do."""
+        if self.groups == 0:
+            return "full attention"
         return f"1+{self.groups} {'states' if self.window is None else f'windows of {self.window}'}"
 
 
@@ -112,6 +116,54 @@ TRACES: dict[str, Callable[[Random], Iterator[Turn]]] = {
 }
 
 
+def tenants(random: Random, count: int) -> Iterator[Turn]:
+    """Yield bursts of questions behind the system prompts of forty tenants, of which some ask more often."""
+    prompts = [fresh(random, random.randint(300, 1500)) for _ in range(40)]
+    for _ in range(count // 7):
+        at = int(40 * random.random() ** 2)
+        for _ in range(7):
+            yield Turn(prompts[at] + fresh(random, random.randint(10, 150)), fresh(random, 8))
+
+
+def passages(random: Random, count: int) -> Iterator[Turn]:
+    """Yield questions behind three retrieved passages, some of which are retrieved often."""
+    system, known = fresh(random, 200), [fresh(random, random.randint(150, 500)) for _ in range(400)]
+    for _ in range(count):
+        found = [known[int(400 * random.random() ** 3)] for _ in range(3)]
+        yield Turn([*system, *found[0], *found[1], *found[2], *fresh(random, 30)], fresh(random, 8))
+
+
+def asked_again(random: Random, count: int) -> Iterator[Turn]:
+    """Yield questions about long documents, of which a few are open at a time."""
+    open_now = [fresh(random, random.randint(2000, 6000)) for _ in range(12)]
+    for _ in range(count):
+        at = random.randrange(12)
+        yield Turn(open_now[at] + fresh(random, 40), fresh(random, 8))
+        if random.random() < 0.3:
+            open_now[at] = fresh(random, random.randint(2000, 6000))
+
+
+def talks(random: Random, count: int) -> Iterator[Turn]:
+    """Yield chats behind one system prompt; most next turns are of the latest."""
+    chats, system = list[list[int]](), fresh(random, 300)
+    for _ in range(count):
+        if not chats or random.random() < 0.15:
+            chats.append(system)
+        at = max(0, len(chats) - 1 - int(random.expovariate(0.08)))
+        prompt, output = chats[at] + fresh(random, random.randint(20, 150)), fresh(random, 24)
+        yield Turn(prompt, output)
+        chats[at] = prompt + output if len(prompt) < 3000 else system
+
+
+def shifting(random: Random, count: int) -> Iterator[Turn]:
+    """Yield one workload after another."""
+    for make in (talks, passages, asked_again, tenants):
+        yield from make(random, count // 4)
+
+
+WORKLOADS = {each.__name__.replace("_", " "): each for each in (tenants, passages, asked_again, talks, shifting)}
+
+
 def mooncake(path: Path, requests: int) -> Iterator[Turn]:
     """Yield the first requests of a trace file, 16 tokens for each 512 of theirs."""
     with path.open(encoding="utf-8") as lines:
@@ -129,10 +181,10 @@ def needed(turns: list[Turn], layout: Layout) -> int:
 
 
 class Ours:
-    """This build, with or without the rule."""
+    """This build, with or without the rule, or with an order of eviction."""
 
-    def __init__(self, keeps: bool) -> None:
-        self.keeps, self.name = keeps, "keep_wanted" if keeps else "by age"
+    def __init__(self, keeps: bool, order: str | None = None) -> None:
+        self.keeps, self.order, self.name = keeps, order, order or ("keep_wanted" if keeps else "by age")
 
     def manager(self, blocks: int, layout: Layout, longest: int) -> Any:
         sizes: Any = {"block_size": BLOCK, "num_kv_heads": 8, "head_size": 128, "dtype": "bfloat16"}
@@ -144,7 +196,7 @@ class Ours:
         )
         specs = [FullAttentionSpec(**sizes), *[more] * layout.groups]
         groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
-        return KVCacheManager(KVCacheConfig(blocks, groups), longest, keep_wanted=self.keeps)
+        return KVCacheManager(KVCacheConfig(blocks, groups), longest, keep_wanted=self.keeps, eviction_order=self.order)
 
     def request(self, name: str, turn: Turn) -> Any:
         return Request(name, turn.prompt, block_size=BLOCK)
@@ -256,6 +308,7 @@ def parser_of() -> argparse.ArgumentParser:
     )
     parser.add_argument("--layout", nargs="+", type=layout_of, default=[Layout(5, 128), Layout(3, None)])
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these generated traces")
+    parser.add_argument("--workloads", metavar="N", type=int, nargs="?", const=2000, help="instead: N requests of each")
     parser.add_argument("--seed", type=int, default=1)
     return parser
 
@@ -269,16 +322,23 @@ def main() -> None:
 
         peer = load(args.peer_path, BLOCK)
         sides = [Vllm(peer, 0), Vllm(peer, None)]
-    sides += [Ours(False), Ours(True)]
-    traces = {name: list(make(Random(args.seed))) for name, make in TRACES.items() if name in (args.only or TRACES)}
+    shares, layouts = SHARES, args.layout
+    makers: dict[str, Callable[[Random], Iterator[Turn]]] = {**TRACES}
+    if args.workloads:
+        sides = [*sides[:1], Ours(False), Ours(False, "adaptive")]
+        shares, layouts = (0.01, 0.03, 0.1), [Layout(0, None)]
+        makers = {name: partial(make, count=args.workloads) for name, make in WORKLOADS.items()}
+    else:
+        sides += [Ours(False), Ours(True)]
+    traces = {name: list(make(Random(args.seed))) for name, make in makers.items() if name in (args.only or makers)}
     if args.trace is not None:
         traces["Mooncake conversation"] = list(mooncake(args.trace, args.requests))
     print("| trace | layout | pool | " + " | ".join(side.name for side in sides) + " |")
     print("|---|---|---|" + "---|" * len(sides))
     rows: list[list[float]] = []
     for name, turns in traces.items():
-        for layout in args.layout:
-            for share in SHARES:
+        for layout in layouts:
+            for share in shares:
                 blocks = max(int(share * needed(turns, layout)), smallest(turns, layout))
                 row = [hit_share(side, turns, blocks, layout) for side in sides]
                 rows.append(row)
@@ -286,7 +346,8 @@ def main() -> None:
                 print(f"| {name} | {layout} | {share:.0%}, {blocks} blocks | {shown} |", flush=True)
     for at, side in enumerate(sides[:-1]):
         more = [row[-1] - row[at] for row in rows]
-        print(f"beside {side.name}: worst {min(more):+.2f} points, on average {sum(more) / len(more):+.2f}")
+        below, mean = sum(each < -0.5 for each in more), sum(more) / len(more)
+        print(f"beside {side.name}: worst {min(more):+.2f} points, mean {mean:+.2f}; {below} of {len(more)} 0.5 below")
 
 
 def smallest(turns: list[Turn], layout: Layout) -> int:

@@ -14,6 +14,7 @@ ONCE = "" if sys.platform == "win32" else "__attribute__((cold)) "
 INTERNAL = {"i64", "i32", "u8", "vec"}  # as in blockwright.arguments
 
 UNREAD = {"Sequence[Request]", "int | Sequence[int]", "Sequence[int]", "Iterable[bytes]"}  # the same
+UNREAD |= {"SupportsIndex | Tokens", "Tokens"}
 FREE = {"object", "Any"}  # whose arguments need no look
 
 Function = ast.FunctionDef
@@ -354,6 +355,9 @@ REMEMBER = {"IsSeen": "Item", "IsSized": "Sized"}
 
 TESTS = {
     "int | Sequence[int]": "PyLong_CheckExact({0}) || PyList_CheckExact({0})",
+    "SupportsIndex | Tokens": "PyLong_CheckExact({0}) || PyList_CheckExact({0})",
+    "Tokens": "PyList_CheckExact({0})",
+    "Hashable": "Py_TYPE({0})->tp_hash != PyObject_HashNotImplemented",
     "Sequence[Request]": "PyList_CheckExact({0})",
     "Sequence[int]": "PyList_CheckExact({0})",
     "Iterable[bytes]": "PyList_CheckExact({0})",
@@ -366,6 +370,7 @@ TESTS = {
     "Sequence[bytes]": "Blockwright_IsBytes({0})",
     "list[list[int]]": "Blockwright_IsIntLists({0})",
     "Mapping[str, int]": "Blockwright_IsCounts({0})",
+    "Mapping[Any, int]": "Blockwright_IsCounts({0})",
     "None": "{0} == Py_None",
 }
 """Of annotations that mypyc does not test, or not exactly: what an argument is that needs no closer look."""

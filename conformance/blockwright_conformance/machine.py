@@ -182,7 +182,7 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
     """What happened in all histories of this class."""
 
     until: ClassVar[float] = math.inf
-    """When no history is begun any more, in the seconds of `time.monotonic`."""
+    """When no history is begun any more, in seconds of this process (`time.process_time`)."""
 
     requests, hits, steps, loads = REQUESTS, HITS, STEPS, LOADS
 
@@ -191,7 +191,7 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
     @stateful.initialize(size=st.integers(0, SIZES))
     def begin(self, size: int) -> None:
         """Make a manager with all blocks of the scope, or a part of them."""
-        if time.monotonic() > type(self).until:
+        if time.process_time() > type(self).until:
             raise OutOfTime
         factory = type(self).factory
         scope, can = self.scope, capabilities_of(factory)
@@ -320,13 +320,20 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
 
     @call("fork", target=requests, request=requests, pick=PICKS)
     def fork(self, request: int, pick: int) -> Any:
-        found = [each for each in KINDS["Fork"].allowed(self.world.scope, self.state) if each.slot == request]
+        return self.forked("Fork", request, pick)
+
+    def forked(self, kind: str, request: int, pick: int) -> Any:
+        found = [each for each in KINDS[kind].allowed(self.world.scope, self.state) if each.slot == request]
         if not found:
             return stateful.multiple()
         child = found[pick % len(found)].arguments[1]
         was_absent = isinstance(self.state.requests[child], Absent)
         self.act(found[pick % len(found)])
         return child if was_absent and isinstance(self.state.requests[child], Running) else stateful.multiple()
+
+    @call("parted", target=requests, request=requests, pick=PICKS)
+    def fork_with_copies(self, request: int, pick: int) -> Any:
+        return self.forked("ForkWithCopies", request, pick)
 
     @call("abort", target=requests, request=stateful.consumes(requests), pick=PICKS)
     def abort(self, request: int, pick: int) -> Any:
@@ -418,10 +425,10 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
 
 
 def hunt(scope: Scope, factory: Any, seconds: float, first: int, database: Any = None) -> Counter[str]:
-    """Run machines of a scope for about some seconds, first on the failures that a database keeps.
+    """Run machines of a scope for about some seconds of a core, first on the failures that a database keeps.
 
     Hypothesis has no budget of time: it gets one search after another, each of as many examples as there is time for,
-    with the seeds from `first` on. After twice the time no history is begun.
+    with the seeds from `first` on. The first search is whole; after twice the time no more history is begun.
 
     Returns:
         How often what happened.
@@ -429,22 +436,24 @@ def hunt(scope: Scope, factory: Any, seconds: float, first: int, database: Any =
     Raises:
         HistoryError: a violation, shortened.
     """
-    name, started, examples = re.sub(r"\W+", "_", scope.name), time.monotonic(), FEW
-    own = {"scope": scope, "factory": staticmethod(factory), "totals": Counter(), "until": started + 2 * seconds}
+    name, started, examples = re.sub(r"\W+", "_", scope.name), time.process_time(), FEW
+    own = {"scope": scope, "factory": staticmethod(factory), "totals": Counter()}
     machine: Any = type(name, (ManagerMachine,), own)
     quiet: Any = {"database": database, "verbosity": Verbosity.quiet, "print_blob": False, "derandomize": False}
     for number in count():
-        before, steps = time.monotonic(), LENGTHS[number % len(LENGTHS)]
+        before, steps = time.process_time(), LENGTHS[number % len(LENGTHS)]
         made = settings(SETTINGS, max_examples=examples, stateful_step_count=steps, **quiet)
         try:
             stateful.run_state_machine_as_test(seed(first + number)(machine), settings=made)
         except (OutOfTime, FlakyStrategyDefinition):  # a history that is not begun draws nothing, unlike the last time
-            if time.monotonic() < machine.until:
+            if time.process_time() < machine.until:
                 raise
             break
         except HistoryError as error:
             raise told_as_test(error, factory, machine.has_data) from None
-        now = time.monotonic()
+        now = time.process_time()
+        if not number:  # the first search also loads packages
+            started, machine.until = now, now + 2 * seconds
         cost, following = (now - before) / examples / steps, LENGTHS[(number + 1) % len(LENGTHS)]
         examples = min(MANY, int((started + seconds - now) / cost / following))
         if examples < 1:

@@ -13,12 +13,14 @@ import torch
 
 from blockwright.device import copy_blocks
 from blockwright_spec.manager.facts import span
+from blockwright_spec.manager.in_time.forks import written_next
 from blockwright_spec.manager.state import NULL, Content, Running, State, Waiting
 from blockwright_spec.manager.table_laws import following
 from blockwright_spec.reads import Cross, Mamba, cut, needed, writes
 from blockwright_spec.worker.rows import Row
 
 from .kv_cache.calls import Call
+from .kv_cache.parts import running
 from .kv_cache.requests import GrowEach
 from .kv_cache.scopes import Scope
 from .kv_cache.symmetry import Names
@@ -67,13 +69,18 @@ class Plane:
                 self.pages[source] = old
             copy_blocks([self.pages], [(source, target)]).synchronize()
             self.pages[source] = now
+        if isinstance(action, Call) and action.kind == "ForkWithCopies" and outcome.done:
+            slot, child = action.arguments[:2]
+            for at, entry in written_next(before, slot):
+                ends = [running(state, each).tables[at][entry] for state, each in ((before, slot), (after, child))]
+                copy_blocks([self.pages], [(ends[0], ends[1])]).synchronize()
         if isinstance(action, GrowEach) and outcome.done:
             self.reported(action, outcome)
         elif isinstance(action, Call) and action.kind == "FinishLoad" and outcome.done:
             self.load(before, *action.arguments)
         for slot, request in enumerate(after.requests):
             self.keep(slot, request)
-            if isinstance(request, Running) and not (isinstance(action, Call) and action.kind == "Fork"):
+            if isinstance(request, Running) and not (isinstance(action, Call) and action.kind.startswith("Fork")):
                 self.write(before, outcome.hit, slot, request)
 
     def reported(self, action: GrowEach, outcome: Any) -> None:

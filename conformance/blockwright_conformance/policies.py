@@ -100,6 +100,8 @@ class PolicyAdapter(BlockwrightAdapter):
     def observe(self, names: tuple[str, ...]) -> Observation:
         shown = super().observe(names)
         is_own = isinstance(self.options.get("eviction_order", ""), str)  # the manager's, which tells nobody
+        if is_own:
+            self.policy.asked["admit"] += getattr(self.manager.block_pool._order, "admitted", 0)
         return shown if is_own else shown._replace(told=self.policy.told())
 
 
@@ -125,7 +127,7 @@ class PolicyManagers:
         hints = () if self.chooses else (retention_of(scope.config) or Retention(),)  # they tell candidates apart
         told = replace(scope, config=replace(scope.config, chapters=others + hints))
         result = self.try_histories(told) if scope == POLICIES[-1] else Explorer(KVCacheWorld(told, self)).run()
-        if result.violation is None and not (self.asked or self.is_own):
+        if result.violation is None and not (self.asked["admit"] if self.is_own else self.asked.total()):
             result.violation = Violation("SEEN-1", "the policy was never asked", ())
         return result
 

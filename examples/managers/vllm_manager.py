@@ -41,7 +41,7 @@ class VllmAdapter(Adapter):
         calls=frozenset({"chunks", "later", "trim", "preempt", "reset", "unasked", "adopt"}),
         features=frozenset({"caching", "uncached", "groups", "block sizes", "lookahead", "extra keys"}),
         lengths={"window": range(2, 1 << 20)},
-        ways=frozenset({"trims refused"}),
+        ways=frozenset({"aligned", "trims refused"}),
         excludes=excluded,
         absent={"window": "of one token: a block is looked for that no token reads", "too long": "slots stop there"},
     )

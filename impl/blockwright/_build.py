@@ -24,7 +24,8 @@ COMPILED = (
 
 # Uncompiled modules that compiled ones read constants and types from: a change in them also outdates the libraries.
 FOLLOWED = (
-    *("_copies.py", "_text.py", "arguments.py", "config.py", "errors.py", "events.py", "exclusions.py", "kinds.py"),
+    *("_copies.py", "_text.py", "arguments.py", "config.py", "errors.py", "events.py", "exclusions.py", "ids.py"),
+    "kinds.py",
     "offload/status.py",
 )
 

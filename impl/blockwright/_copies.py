@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_SHARED = frozenset((int, float, bool, str, bytes, tuple, type(None)))
+
 
 def copy_fields(source: object, twin: object, *left: str) -> None:
     """Set the fields of another object of the class to copies of these; those named in `left` stay as they are.
@@ -12,5 +14,7 @@ def copy_fields(source: object, twin: object, *left: str) -> None:
     for name in getattr(type(source), "__mypyc_attrs__", None) or vars(source):
         if name not in left:
             value = getattr(source, name)
-            is_vector = type(value).__name__.startswith("vec[")
-            setattr(twin, name, value.copy() if hasattr(value, "copy") else value[:] if is_vector else value)
+            if type(value) not in _SHARED:  # most fields are shared, and asked first
+                is_vector = type(value).__name__.startswith("vec[")
+                value = value.copy() if hasattr(value, "copy") else value[:] if is_vector else value
+            setattr(twin, name, value)

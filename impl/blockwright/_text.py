@@ -9,6 +9,18 @@ This module stays uncompiled and imports nothing of the package, so that every p
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
+
+class Drawing(Protocol):
+    """A picture: text for a prompt, SVG for a notebook. A type of annotations alone."""
+
+    states: list[str]
+    rows: list[Any]
+
+    def svg(self, theme: str = "auto") -> str: ...
+    def _repr_svg_(self) -> str: ...
+
 
 def printable(text: str, most: int | None = None) -> str:
     r"""Return text in which each character shows as itself; any other is written as Python writes it in a string.

@@ -25,6 +25,21 @@ from typing import Any, Final
 
 from blockwright.errors import InvalidArgumentError, InvalidCallError
 
+
+class Tokens(typing.Protocol):
+    """Tokens in order: a list, tuple or ``array``, a numpy array or a CPU tensor. A type of annotations alone."""
+
+    def __len__(self) -> int:
+        """Return their number."""
+
+    def __iter__(self) -> typing.Iterator[Any]:
+        """Return them one by one."""
+
+    def __getitem__(self, at: slice, /) -> Any:
+        """Return some of them."""
+
+
+_TOKENS: Final = {"SupportsIndex | Tokens": "int | Sequence[int]", "Tokens": "Sequence[int]"}
 UNREAD: Final = ("Sequence[Request]", "int | Sequence[int]", "Sequence[int]", "Iterable[bytes]", "Caches")
 """Annotations of what may be long: requests of a step and their counts, tokens, hashes, tensors of all layers. Their
 items are not read here, because the call checks each one as it reads it; it also knows arrays, tensors and buffers."""
@@ -44,11 +59,7 @@ _REMEDIES: Final = {
 
 
 def integer(name: str, value: object, least: int = 0, most: int = 2**31 - 1) -> int:
-    """Return an argument as an exact `int` within ``least .. most``; integers of numpy and torch will do, `bool` not.
-
-    Raises:
-        InvalidArgumentError: it is no integer, or not within these limits.
-    """
+    """Return an exact `int`, of numpy's too but no `bool`; `InvalidArgumentError` for others and outside the limits."""
     found = whole(value)
     if found is None or not least <= found <= most:
         raise InvalidArgumentError(f"{name}: must be an integer within {least}..{most}, not {shown(value)}")
@@ -120,10 +131,6 @@ def _kind_of(form: Any) -> Kind:
     return _class(origin or form)
 
 
-def _simple(form: type, expected: str, fits: Callable[[Any], Any]) -> Kind:
-    return Kind(expected, fits, frozenset({form}))
-
-
 def _integer(value: object) -> int:
     found = whole(value)
     if found is None:
@@ -132,6 +139,7 @@ def _integer(value: object) -> int:
 
 
 def _number(value: Any) -> float:
+    # A string would be parsed by `float`, and True would pass for 1.0.
     if isinstance(value, (bool, str)) or not (hasattr(type(value), "__float__") or hasattr(type(value), "__index__")):
         raise _MisfitError
     try:
@@ -186,11 +194,7 @@ def _union(kinds: Sequence[Kind]) -> Kind:
     return Kind(expected, convert, frozenset().union(*(kind.exact for kind in kinds)))
 
 
-_ITERABLES: Final = {
-    abc.Iterable: "an iterable",
-    abc.Collection: "a collection",
-    abc.Sequence: "a sequence",
-}
+_ITERABLES: Final = {abc.Iterable: "an iterable", abc.Collection: "a collection", abc.Sequence: "a sequence"}
 
 
 def _items(origin: Any, arguments: tuple[Any, ...]) -> Kind:
@@ -275,8 +279,8 @@ _ANYTHING: Final = Kind("anything", lambda value: value)
 _SIMPLE: Final[dict[Any, Kind]] = {
     Any: _ANYTHING,
     object: _ANYTHING,
-    int: _simple(int, "an integer", _integer),
-    float: _simple(float, "a number", _number),
+    int: Kind("an integer", _integer, frozenset({int})),
+    float: Kind("a number", _number, frozenset({float})),
     None: _instance("None", lambda value: value is None, frozenset({type(None)})),
     type(None): _instance("None", lambda value: value is None, frozenset({type(None)})),
     types.EllipsisType: _instance("left out", lambda value: value is ..., frozenset({types.EllipsisType})),
@@ -301,6 +305,7 @@ class _Names(dict[str, Any]):
 
 
 def _annotated(module: Mapping[str, Any], annotation: Any) -> Kind:
+    annotation = _TOKENS.get(annotation, annotation)
     if annotation in UNREAD:
         return _unread(_kind_of(eval(annotation, {}, _Names(module))), "int |" in annotation)
     try:
@@ -354,11 +359,7 @@ def misused(made: type, parameters: str, given: tuple[object, ...], named: Mappi
 def refuse(
     made: type, name: str, known: list[str], named: list[str], missing: list[str], num_given: int, num_places: int
 ) -> None:
-    """Raise the error of a constructor's call with unknown names, without needed ones, or with too many by position.
-
-    Raises:
-        InvalidCallError: names the class, the argument, and the nearest that there is.
-    """
+    """Raise the `InvalidCallError` of unknown, missing or too many arguments; it names the class and the nearest."""
     title = f"{made.__name__}.{name}" if name else made.__name__
     unknown = [each for each in named if each not in known]
     if unknown:
@@ -375,7 +376,7 @@ def refuse(
 
 
 def admitted(signature: str, module: str, given: tuple[object, ...], named: Mapping[str, object]) -> list[object]:
-    """Return the arguments of a call of a compiled function, positional ones first, as its parameters take them.
+    """Convert the arguments of a call to the types that a compiled function declares; positional ones come first.
 
     Args:
         signature: its parameters, ``name: annotation``, separated by semicolons.
@@ -397,6 +398,7 @@ def admitted(signature: str, module: str, given: tuple[object, ...], named: Mapp
 
 
 def _admit(name: str, kind: Kind, value: object) -> Any:
+    # The usual case by far costs one look into a set.
     if type(value) in kind.exact:
         return value
     try:
@@ -408,9 +410,10 @@ def _admit(name: str, kind: Kind, value: object) -> Any:
 
 
 def guard(namespace: dict[str, Any], names: Sequence[str]) -> None:
-    """Put a door before the public functions of a package that Python runs, and before the methods of its classes.
+    """Wrap the public functions and methods of a package so that their arguments are checked.
 
-    Compiled ones have theirs. Only a small function is made here: a door is built when it is first used.
+    Compiled functions are left alone, because they have such a check already. The check itself is built at the first
+    call, so that importing the package stays cheap.
     """
     for name in names:
         found = namespace[name]
@@ -423,7 +426,8 @@ def guard(namespace: dict[str, Any], names: Sequence[str]) -> None:
 
 
 def _guard_class(found: type) -> None:
-    """Put a door before each public method that a class itself defines, its constructor, and what sets a property."""
+    """Wrap the constructor, the public methods and the property setters that a class itself defines."""
+    # Errors and named tuples are made by this package, on hot paths too; protocols are implemented by callers.
     if issubclass(found, (BaseException, tuple)) or getattr(found, "_is_protocol", False):
         return
     if isinstance(vars(found).get("__new__"), staticmethod) and isinstance(found.__init__, types.FunctionType):
@@ -514,5 +518,6 @@ def _built(function: Any, annotations: Mapping[str, Any], named: str | None, mak
     scope |= {f"_default_{name}": value for name, value in {**dict.fromkeys(needed, _MISSING), **defaults}.items()}
     scope |= {f"_kind_{name}": kind for name, kind in kinds.items()}
     scope |= {f"_exact_{name}": kind.exact for name, kind in kinds.items()}
+    # Written as source: a loop over the parameters would cost each call more than the checks themselves.
     exec("\n".join(lines), scope)
     return scope["door"]  # type: ignore[no-any-return]

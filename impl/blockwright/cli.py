@@ -143,6 +143,7 @@ def _parser(arguments: Sequence[str]) -> CommandParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     found = {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
     asked = next((word for word in arguments if not word.startswith("-")), None)
+    # Only the command that is asked for is imported: the others take time, and may lack the packages they need.
     for entry in [found[asked]] if asked in found else found.values():
         try:
             entry.load()(commands)

@@ -47,9 +47,9 @@ class KVCacheConfig:
 
     Attributes:
         num_blocks: blocks of the pool, the null block (id 0) included; at least 2.
-        kv_cache_groups: the groups; empty for a model without attention, where requests hold no blocks. shared_layers:
-            layers without a cache, each with the layer that owns the cache it reads; they hold no blocks and are in no
-            group.
+        kv_cache_groups: the groups; empty for a model without attention, where requests hold no blocks.
+        shared_layers: layers without a cache, each with the layer that owns the cache it reads; they hold no blocks and
+            are in no group.
     """
 
     num_blocks: int
@@ -68,6 +68,7 @@ class KVCacheConfig:
         for name, target in self.shared_layers.items():
             if name in names:
                 raise InvalidArgumentError(f"shared_layers: {name!r} is in a group, so it has its own cache")
+            # Of a layer that itself shares, too: `group_of` goes one step only.
             if target not in names:
                 raise InvalidArgumentError(
                     f"shared_layers: {name!r} reads the cache of {target!r}, which is in no group; name the layer "

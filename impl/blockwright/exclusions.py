@@ -30,24 +30,18 @@ EXCLUSIONS = (
     Exclusion("keep_wanted", "enable_caching=False", "nothing is cached that could be kept"),
     Exclusion(UNIT, "enable_caching=False", "nothing is found, so no hit ends anywhere"),
     Exclusion(UNIT, "use_eagle", "what a draft head gives up is a whole block; `key_lookahead` serves it without"),
-    Exclusion(UNIT, "verify_tokens", "the tokens that are compared are those of whole blocks"),
-    Exclusion(UNIT, "explain_evictions", "the losses that are remembered are those of whole blocks"),
     Exclusion(ORDER, "enable_caching=False", "nothing is cached that it could choose from"),
-    Exclusion(ORDER, "shares", "the order alone chooses"),
-    Exclusion(ORDER, "hint_guard", "the order alone chooses"),
-    Exclusion(ORDER, HINTS, "the order alone chooses"),
+    Exclusion(ORDER, "shares", "both say whose block goes next, and the order has the last word"),
+    Exclusion(ORDER, "hint_guard", "what it guards against are hints, which the order does not hear"),
+    Exclusion(ORDER, HINTS, "both say which block goes next, and the order has the last word"),
     Exclusion("passing_spares", "shares", "shares choose among all that is passing"),
-    Exclusion("passing_spares", ORDER, "the order alone chooses"),
+    Exclusion("passing_spares", ORDER, "spared blocks go by their age, and under an order nothing does"),
     Exclusion("runs_ahead=True", "overlap_steps", "such layers keep the states of steps in flight themselves"),
 )
 
 
 def refuse_exclusions(given: Mapping[str, bool]) -> None:
-    """Refuse options that exclude each other, of those that are given.
-
-    Raises:
-        ExcludedOptionsError: names both, the reason and the remedy.
-    """
+    """Raise an `ExcludedOptionsError` for given options that exclude each other; it names the reason and remedy."""
     for option, other, why in EXCLUSIONS:
         if given.get(option) and given.get(other):
             raise ExcludedOptionsError(f"{option}: not together with {other}: {why}; leave one of them out")

@@ -91,6 +91,7 @@ class WorkloadAware:
         """Count a turn, and the turn before it; return its class."""
         before = next(filter(self.turns.__contains__, keys[-2:0:-1]), None)
         turn = 0 if before is None else min(self.turns[before] + 1, self.most_turns)
+        # A turn goes on once, however many requests refer to it; one outside the window (True) is not counted any more.
         if before is not None and not self.gone_on.get(before, True):
             self.gone_on[before] = True
             self.counts[self.turns[before]][1] += 1
@@ -136,11 +137,7 @@ def order_named(name: str) -> EvictionPolicy | None:
 
 
 def policy_named(name: str) -> Callable[[], Policy]:
-    """Return the factory of a policy: one of `POLICIES`, or ``module:factory``.
-
-    Raises:
-        InvalidArgumentError: there is none of that name.
-    """
+    """Return the factory of a policy of `POLICIES`, or ``module:factory``; else raise an `InvalidArgumentError`."""
     return found_by("--policy", name, POLICIES)
 
 
@@ -155,6 +152,7 @@ def found_by(option: str, name: str, known: Mapping[str, Callable[..., Any]]) ->
     module, colon, factory = name.partition(":")
     if not (module and colon and factory):
         raise InvalidArgumentError(f"{option}: expected {', '.join(known)} or module:factory, not {name!r}")
+    # As `python -m` does: a policy of one's own is mostly a file in the working directory.
     if (folder := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, folder)
     try:

@@ -130,8 +130,3 @@ def joined(said: Said, more: Said, now: int) -> Said:
     """Join what is said of a block: whose it is, if that was not known, and the stronger part of the hints (`kept`)."""
     mark = kept(Mark(said.priority, said.until), 0, Wish(1, more.priority, more.until), now)
     return Said(said.tenant if more.tenant is None else more.tenant, mark.priority, mark.until)
-
-
-def rank_of(said: Said, now: int) -> float:
-    """Return the rank of a block off the device."""
-    return rank(Mark(said.priority, said.until), now)

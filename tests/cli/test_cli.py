@@ -111,6 +111,13 @@ def test_unexpected_errors_are_not_hidden(commands: None, monkeypatch: pytest.Mo
         cli.main(["end", "well"])
 
 
+def test_the_package_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "blockwright", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("blockwright ")
+
+
 def test_version_names_the_build(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"blockwright {__version__}, {build_info()}\n"

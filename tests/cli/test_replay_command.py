@@ -285,6 +285,22 @@ def test_tenants_are_dealt_out_or_named_by_a_column(capsys: pytest.CaptureFixtur
     assert "has no column 'user'; name another with --tenants" in capsys.readouterr().err
 
 
+def test_seeds_are_means_and_the_worst(capsys: pytest.CaptureFixture[str]) -> None:
+    load = ("--conversations", "12", "--blocks", "150", "--concurrency", "4", "--engines", "1,2", "--ttft", "9")
+    each = [report(capsys, *load, "--seed", str(seed))["curve"] for seed in (5, 6, 7)]
+    data = report(capsys, *load, "--seed", "5", "--seeds", "3")
+    for at, way in enumerate(data["curve"]):
+        assert way["hit_rate"] == pytest.approx(sum(curve[at]["hit_rate"] for curve in each) / 3)
+        assert way["evictions"] == round(sum(curve[at]["evictions"] for curve in each) / 3)
+        assert way["timed"]["first_token"][2] == max(curve[at]["timed"]["first_token"][2] for curve in each)
+        assert way["refused"] == max(curve[at]["refused"] for curve in each)
+    assert data["trace"] == "generated (seed 5) and 2 more"
+    trace = str(DATA / "mooncake.jsonl")
+    for wrong in ((trace,), (*SMALL, "--timeline", "timeline.json")):
+        assert main(["replay", *wrong, "--seeds", "2"]) == 2
+        assert "--seeds: are of the generated workload" in capsys.readouterr().err
+
+
 def test_names_in_files_are_written_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Of tenants, of fields and of files, on stdout and in errors."""
     odd, path = "\x1b[2J\u202e", tmp_path / "trace \x1b[2J.jsonl"
@@ -360,8 +376,16 @@ def test_a_host_tier(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for name in ("device hits", "host hits", "stored", "loaded", "no room"):
         assert name.split()[0] in out
-    assert main(["replay", *SMALL, "--store-on", "evict"]) == 2
-    assert "--store-on: only with --host-blocks" in capsys.readouterr().err
+    for option, value in (("--store-on", "evict"), ("--disk-blocks", "20"), ("--store-blocks", "20")):
+        assert main(["replay", *SMALL, option, value]) == 2
+        assert f"{option}: only with --host-blocks" in capsys.readouterr().err
+    below = ("--host-blocks", "50", "--disk-blocks", "60,90", "--store-blocks", "2000")
+    data = report(capsys, *SMALL, "--blocks", "120", *below)
+    assert [way["offload"]["disk_blocks"] for way in data["curve"]] == [60, 90]
+    assert main(["replay", *SMALL, "--blocks", "120", *below]) == 0
+    out = capsys.readouterr().out
+    for name in ("disk blocks", "store blocks", "from disk", "from store"):
+        assert name in out
 
 
 def test_a_sweep_ends_in_a_table_and_a_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -395,3 +419,10 @@ def test_a_sweep_ends_in_a_table_and_a_sentence(capsys: pytest.CaptureFixture[st
         capsys.readouterr()
     for name in ("engines", "router", "goodput", "cost", "223 (14MiB)", "512 (32MiB)"):
         assert name in out
+    apart = ("--sweep", "engines=3,2+1", "disk=0,64MiB", "--host", "8MiB", "--transfer-speed", "100000")
+    data = report(capsys, *load, *sizes, *apart)
+    assert [(way["engines"], way["prefill"]) for way in data["curve"]] == [(3, 0), (3, 1)] * 2
+    assert {way["offload"]["disk_blocks"] for way in data["curve"]} == {0, 1024}
+    assert "3 engines" in data["answer"]
+    assert main(["replay", *load, *sizes, *apart]) == 0
+    assert "3 (1 for prompts)" in capsys.readouterr().out

@@ -117,8 +117,8 @@ def blocks(*lists: Sequence[Any]) -> Callable[[Running], object]:
 
 WRONG: dict[str, tuple[Callable[[Running], object], type[Exception], str]] = {
     "an unknown request": (step(pick=at(1, request_id="r7")), UnknownRequestError, "'r7' has no row"),
-    "no id": (step(pick=at(1, request_id=None)), UnknownRequestError, "None has no row"),
-    "nothing": (step(pick=lambda r: [*r, None]), UnknownRequestError, "None has no row"),
+    "no id": (step(pick=at(1, request_id=None)), InvalidArgumentError, "request_id: must be a string"),
+    "nothing": (step(pick=lambda r: [*r, None]), InvalidArgumentError, "request_id: must be a string"),
     "a request twice": (step(pick=lambda r: [r[0], r[1], r[0]]), DuplicateRequestError, "'r0' is given twice"),
     "an id twice": (step(pick=at(1, request_id="r0")), DuplicateRequestError, "'r0' is given twice"),
     "more requests than rows": (step(pick=lambda r: r * 2), InvalidArgumentError, "6 of them, but there are 4 rows"),

@@ -43,6 +43,7 @@ def test_the_heap_is_a_sorted_list(seed: int) -> None:
             members.remove(expected)
             times[expected], lengths[expected] = -1.0, 0
         twin = order.copy()
+        assert isinstance(twin, AccessOrder)
         assert order.candidates() == sorted(members, key=lambda b: (times[b], -lengths[b], b))
         assert order.is_sound()
         if members:

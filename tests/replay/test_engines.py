@@ -10,6 +10,7 @@ Not covered: the index of a router (tests/observe); times of a single engine (te
 from __future__ import annotations
 
 import json
+from argparse import ArgumentTypeError
 from array import array
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,7 @@ from blockwright.replay.answer import answer
 from blockwright.replay.groups import block_bytes, layer_spec
 from blockwright.replay.keeping import Keeping
 from blockwright.replay.offloaded import OffloadOptions
+from blockwright.replay.pool_sizes import parse_engines
 from blockwright.replay.pools import Way
 from blockwright.replay.routers import Routing
 from blockwright.replay.simulate import replay, replay_ways
@@ -124,6 +126,55 @@ def test_an_engine_that_fails_loses_its_requests_and_what_it_cached() -> None:
         served(trace, Way(40, KEEPING, engines=2), Overlap(4, fails=((2, 5.0, inf),)))
     with pytest.raises(InvalidArgumentError, match=r"fails: 0 cannot fail after -1\.0 s for 1\.0 s"):
         Overlap(4, fails=((0, -1, 1),))
+
+
+def test_a_prompt_is_computed_on_one_engine_and_decoded_on_another() -> None:
+    """A second a step: the first token after one, then 32 seconds for its prompt to come, and 16 steps."""
+    prompts = (turn(0, 1, 2), turn(64 * 60, 1, 2, 3), turn(64 * 120, 1, 2, 3, 4))
+    trace = Trace("three", "made", prompts, 0.0)
+    for transfer, latency in ((0.0, 17), (1.0, 17 + 32)):
+        pool = served(trace, Way(40, KEEPING, engines=2, prefill=1), Overlap(2, Linear(1), transfer=transfer))
+        assert pool.timed is not None
+        assert (pool.timed.first_token[0], pool.timed.latency[2], pool.hit_blocks, pool.engines, pool.prefill) == (
+            *(1, latency, 2 + 3, 2, 1),
+        )
+        # What the second engine has already does not come again: of a later prompt, 16 tokens do.
+        assert pool.timed.latency[0] == 17 + 16 * transfer
+
+
+def test_blocks_of_a_prompt_are_held_until_the_other_engine_has_room() -> None:
+    """Two prompts of two blocks in a pool of three: the second begins once the first has gone to its engine."""
+    trace = Trace("two", "made", (turn(0, 1, 2), turn(0, 5, 6)), 0.0)
+    pool = served(trace, Way(3, KEEPING, engines=2, prefill=1), Overlap(2, Linear(1), transfer=1.0))
+    assert pool.timed is not None
+    # The other one has room for it when the first, of three blocks with its answer, has ended.
+    assert pool.timed.queued[2] == 1 + 32
+    assert pool.timed.latency[2] == (1 + 32 + 16) + 32 + 16
+
+
+@pytest.mark.parametrize("blocks", [100, 300])
+@pytest.mark.parametrize("host", [None, OffloadOptions(300, "evict")], ids=str)
+def test_engines_for_prompts_serve_all_whatever_fails(blocks: int, host: OffloadOptions | None) -> None:
+    """The manager checks itself meanwhile, and each answer has its tokens however often it began anew."""
+    fails = ((3, 5.0, 6.0), (0, 12.0, 20.0), (2, 14.0, 3.0), (-1, 30.0, inf))
+    options = Overlap(4, Linear(1 / 400, 1e-4), transfer=1e-4)
+    together = served(WORKLOAD, Way(blocks, KEEPING, None, host, 4, "prefix"), options)
+    for each in (options, replace(options, fails=fails)):
+        apart = served(WORKLOAD, Way(blocks, KEEPING, None, host, 4, "prefix", 2), each)
+        assert apart.timed is not None
+        assert together.timed is not None
+        assert (apart.refused, apart.timed.output_tokens) == (together.refused, together.timed.output_tokens)
+        assert apart.peak_used <= blocks
+
+
+def test_bad_numbers_of_engines() -> None:
+    for prefill in (-1, 2):
+        with pytest.raises(InvalidArgumentError, match=f"prefill: must leave an engine to decode, of 2, not {prefill}"):
+            served(WORKLOAD, Way(300, KEEPING, engines=2, prefill=prefill), Overlap(4))
+    for text in ("3+", "+1", "3+0", "1+x"):
+        with pytest.raises(ArgumentTypeError, match="must be a whole number from 1"):
+            parse_engines(text)
+    assert parse_engines("1..3,2+1,6+2") == ((1, 0), (2, 0), (3, 0), (3, 1), (8, 2))
 
 
 def routing(is_plain: bool, name: str, engines: int, delay: float, make: Any, size: int, _: bool) -> Routing:

@@ -10,15 +10,22 @@ from __future__ import annotations
 
 from array import array
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from blockwright import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec, build_info
 from blockwright.errors import InvalidArgumentError
 from blockwright.kinds import KVCacheSpec
-from blockwright.replay.offloaded import OffloadOptions, TierResult
+from blockwright.offload.media import SharedLoadStoreSpec
+from blockwright.offload.tiers.interfaces import CPULoadStoreSpec
+from blockwright.policies import Lru
+from blockwright.replay.keeping import Keeping
+from blockwright.replay.offloaded import InstantHandler, OffloadOptions, SharedBlocks, TierResult
+from blockwright.replay.pools import Way
 from blockwright.replay.records import Trace, TraceRequest
-from blockwright.replay.simulate import PoolResult, replay
+from blockwright.replay.simulate import PoolResult, replay, replay_ways
+from blockwright.replay.timed import Overlap
 from blockwright.replay.traces import load_trace
 from blockwright.replay.workload import WorkloadOptions, generate_workload
 
@@ -90,8 +97,57 @@ def test_a_case_by_hand() -> None:
     assert (tier.device_hit_blocks, tier.host_hit_blocks, tier.refused_blocks) == (4, 0, 8)
 
 
+@pytest.mark.parametrize("store_on", ["publish", "evict"])
+def test_a_disk_and_a_store_add_what_they_hold(store_on: Literal["publish", "evict"]) -> None:
+    """Blocks come from the tier that has them; one of a few blocks adds little, and one of all adds all."""
+    device, host = 300, 100
+    alone = run(KINDS["full"], device, OffloadOptions(host, store_on))
+    most = run(KINDS["full"], 30_000)
+    for medium in ("from_disk", "from_store"):
+        is_disk = medium == "from_disk"
+        small, large = (
+            run(KINDS["full"], device, OffloadOptions(host, store_on, None, n * is_disk, n * (not is_disk)))
+            for n in (300, 30_000)
+        )
+        assert alone.hit_rate < small.hit_rate < large.hit_rate
+        # A load passes through the host, so that a hit that is longer is cut.
+        assert large.hit_rate == pytest.approx(most.hit_rate, abs=0.04)
+        assert getattr(tier_of(large), medium) > 0
+        assert tier_of(alone).from_disk == tier_of(alone).from_store == 0
+
+
+def test_engines_share_a_store() -> None:
+    """Turns go to another engine each time: in a store they find what the others wrote, on disks of their own less."""
+    options = Overlap(8, arrivals=0.5)
+    found: list[PoolResult] = []
+    for below in (OffloadOptions(200, disk_blocks=20_000), OffloadOptions(200, store_blocks=20_000)):
+        way = Way(300, Keeping("lru", Lru), None, below, engines=3)
+        found += replay_ways(WORKLOAD, [KINDS["full"]], [way], overlap=options, check_every=40).pools
+    assert found[0].hit_rate < found[1].hit_rate
+
+
+def test_a_block_that_a_store_has_no_more_is_computed_again() -> None:
+    shared = SharedBlocks(2)
+    assert shared.use([b"a", b"b"], is_written=True)
+    assert shared.use([b"a"], is_written=False)
+    assert shared.use([b"c"], is_written=True)
+    assert shared.contains([b"a", b"b", b"c"]) == [True, False, True]
+    assert not shared.use([b"a", b"b"], is_written=False)
+    handler = InstantHandler(shared)
+    assert handler.transfer_async(7, (SharedLoadStoreSpec([b"b"]), CPULoadStoreSpec([0])))
+    assert handler.transfer_async(8, (SharedLoadStoreSpec([b"c"]), CPULoadStoreSpec([0])))
+    assert handler.get_finished() == [(7, False), (8, True)]
+    assert handler.moved == {SharedLoadStoreSpec.medium(): 1}
+
+
 def test_options_are_checked() -> None:
-    for options in ({"host_blocks": -1}, {"host_blocks": 1, "store_on": "x"}, {"host_blocks": 1, "on_load": "x"}):
+    for options in (
+        {"host_blocks": -1},
+        {"host_blocks": 1, "store_on": "x"},
+        {"host_blocks": 1, "on_load": "x"},
+        {"host_blocks": 1, "disk_blocks": -1},
+        {"host_blocks": 0, "store_blocks": 1},
+    ):
         with pytest.raises(InvalidArgumentError):
             OffloadOptions(**options)
 

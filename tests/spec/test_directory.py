@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from blockwright_spec.law import Ended, law_ended_call_is_whole, law_odd_bytes_are_refused
-from blockwright_spec.offload.directory import DIRECTORY_LAWS, RESIZED_LAWS, Altered, Place, Reopened, Resized, Served
+from blockwright_spec.offload.directory import (
+    CHECKED_LAWS,
+    DIRECTORY_LAWS,
+    RESIZED_LAWS,
+    Altered,
+    Checked,
+    Place,
+    Reopened,
+    Resized,
+    Served,
+)
 
 RIGHT = Reopened(
     places=(Place(frozenset((b"a",)), b"a"), Place(frozenset((b"b", b"c")), None), Place(frozenset(), None)),
@@ -54,6 +64,17 @@ def broken(after: Reopened) -> list[str]:
 )
 def test_laws_notice(change: dict[str, Any], laws: list[str]) -> None:
     assert broken(replace(RIGHT, **change)) == laws
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"named": frozenset((1, 3))}, {"again": frozenset((3,))}, {"unreadable": 1}], ids=str
+)
+def test_a_check_that_names_what_is_sound_or_leaves_what_is_not_is_noticed(wrong: dict[str, Any]) -> None:
+    """DISK-8."""
+    right = Checked(frozenset((0, 1)), frozenset((3,)), frozenset(), 0)
+    (law,) = CHECKED_LAWS
+    assert law.holds(right)
+    assert not law.holds(replace(right, **wrong))
 
 
 def test_blocks_that_a_size_loses_and_bytes_that_a_reader_takes_wrongly_are_noticed() -> None:

@@ -20,5 +20,5 @@ def test_the_order_of_holds_is_no_part_of_the_state() -> None:
         state = done(outside.take(initial(config, 1), 2, LRU))
         for block in order:
             state = done(outside.hold(state, (block,)))
-        assert state.outside == (1, 1, 1, 2, 2)
+        assert state.pins == (1, 1, 1, 2, 2)
         assert outside.law_use_reorders_alone(done(t.arrive(state, 0, (0, (0, 0)))))

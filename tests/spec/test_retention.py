@@ -25,12 +25,11 @@ from blockwright_spec.manager.laws import POLICY_LAWS
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.marks import memory_of
 from blockwright_spec.manager.outcomes import Done, Outcome, Step
-from blockwright_spec.manager.retention import Retention
+from blockwright_spec.manager.retention import Retention, leaves_floors
 from blockwright_spec.manager.retention_laws import (
     alone,
     law_share_is_as_if_alone,
     law_wrong_hints_are_bounded,
-    leaves_floors,
 )
 from blockwright_spec.manager.state import Absent, Config, Hit, Running, State, initial
 from blockwright_spec.reads import Chunked, Full, Group, Prefix, Sliding

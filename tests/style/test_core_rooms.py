@@ -92,7 +92,7 @@ for size, new, options in (4, 0, {}), (4, 40, {}), (16, 40, {"prefix_match_unit"
     stays = sum(way != before for before, way in zip(["", *ways], ways))
     print(int(length == 0), stays, len({code.co_filename for code in calls}))
 """
-AT_MOST = ((1, 16, 17), (0, 27, 21), (0, 31, 20), (0, 26, 22))
+AT_MOST = ((1, 14, 16), (0, 25, 20), (0, 30, 19), (0, 24, 21))
 """By row: 1 if there is no hit, the stays on its way, the files that it enters. One stay depends on the keys."""
 
 

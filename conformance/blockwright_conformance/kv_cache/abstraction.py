@@ -8,6 +8,7 @@ from typing import Any
 
 from blockwright_spec.manager.facts import held_tables, keys_of
 from blockwright_spec.manager.keeping import keeping_of, spares_of
+from blockwright_spec.manager.keys import stride
 from blockwright_spec.manager.marks import memory_of
 from blockwright_spec.manager.retention import in_order, retention_of
 from blockwright_spec.manager.state import NULL, Content, Running, State
@@ -41,8 +42,8 @@ def expected(state: State) -> Observation:
     tips = tuple(
         [(at, int(mark.tip)) for at, mark in enumerate(memory_of(state).marks) if mark.tip and at in state.queue]
     )
-    outside = tuple(sorted(state.outside))
-    spares, parts = spares_of(state), tails if state.config.unit else None
+    outside = tuple(sorted(state.pins))
+    spares, parts = spares_of(state), tails if stride(state.config) else None
     return Observation(tables, queue, *shown, outside=outside, passing=passing, tips=tips, spares=spares, tails=parts)
 
 

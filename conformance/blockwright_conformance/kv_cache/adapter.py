@@ -145,7 +145,9 @@ class ManagerAdapter(Protocol):
     ``publish_each(asks)``, which publishes for pairs of a name and tokens in one call. Those with "shorten" call
     ``shorten(name, computed, count)``: the step behind `computed` tokens, which has not run, is to end at `count`.
     Those with "fold" call ``fold(name, computed)``: it points the request at blocks that others published first, and
-    returns its entries that it did so with: group, entry and block.
+    returns its entries that it did so with: group, entry and block. Those with "parted" call
+    ``fork_with_copies(name, child, prefix, computed)``, which is `fork` with copies of the blocks that the child goes
+    on to write, and leaves in an attribute `copied`, per group, the pairs of blocks that the engine copies now.
 
     A method ``held_alone(name)``, if there is one, is asked for the number of blocks that would come free if a running
     request were preempted now. An attribute `changed`, if there is one, has the `nulled` and the `replaced` entries

@@ -15,7 +15,7 @@ import blockwright.observe
 from blockwright import Fits, KVCacheBlocks, KVCacheConfig, KVCacheManager, KVCacheSpec, Request
 from blockwright_spec.manager.events import Cleared, Event, Listener, Removed, Stored
 from blockwright_spec.manager.keeping import keeping_of
-from blockwright_spec.manager.keys import num_ahead
+from blockwright_spec.manager.keys import num_ahead, stride
 from blockwright_spec.manager.metrics import Counts, Life, added
 from blockwright_spec.manager.outcomes import Publication, Step
 from blockwright_spec.manager.retention import retention_of
@@ -55,8 +55,8 @@ def kv_cache_spec(kind: Kind, block_size: int, package: Any = blockwright) -> KV
 
 
 ERRORS = "Block DuplicateRequest InvalidArgument StaleHit UnknownRequest UnknownStep Unsupported"
-JOINED = 32
-"""Listeners that are kept: in scopes that are visited whole, one for every point of a history."""
+JOINED = 12
+"""Listeners that are kept at most: one for every point of a history, and of a longer one every second goes."""
 
 
 def keywords(step: Step) -> dict[str, int]:
@@ -72,7 +72,7 @@ def errors_of(package: ModuleType, names: str = ERRORS) -> tuple[type[Exception]
 
 def hash_unit(config: Config) -> int:
     """Return the tokens per hashed block of a request: the unit, or the largest that divides every group's blocks."""
-    return config.unit or gcd(*(group.block_size for group in config.groups))
+    return stride(config) or gcd(*(group.block_size for group in config.groups))
 
 
 def slices(flat: list[int], offsets: list[int], groups: int) -> list[Tables]:
@@ -96,8 +96,10 @@ def options_of(config: Config) -> dict[str, Any]:
         options["passing_spares"] = keeping.spares if keeping.parts is None else None
         options["wanted_interval"] = keeping.every
         options["track_evictions"] = True
-    if config.unit:
-        options["prefix_match_unit"] = config.unit
+    if option(config, "adapts"):
+        options["eviction_order"] = "adaptive"
+    if stride(config):
+        options["prefix_match_unit"] = stride(config)
     if retention is None:
         return options
     shares = {EXTRAS[extra]["cache_salt"]: floor for extra, floor in retention.floors if isinstance(extra, int)}
@@ -208,6 +210,7 @@ class BlockwrightAdapter:
 
     def __init__(self, config: Config) -> None:
         groups, options = kv_cache_config(config, self.package), {**options_of(config), **self.options}
+        self.follows_policy = self.follows_policy and not option(config, "adapts")
         self.manager: KVCacheManager = self.package.KVCacheManager(groups, config.max_model_len, **options)
         keeping, retention = keeping_of(config), retention_of(config)
         if keeping and keeping.parts and not retention:  # in fewer parts, and faster, so that few states show all of it
@@ -225,7 +228,7 @@ class BlockwrightAdapter:
         self.plans: dict[str, Fits] = {}
         self.counts: dict[str, int] = {}  # tokens of each request that its steps have computed
         self.overlaps = config.overlaps
-        self.has_tails = config.unit > 0
+        self.has_tails = stride(config) > 0
         self.shared = self.sharing(config)
         self.stream = self.package.observe.EventStream() if option(config, "tells") else None
         self.joined: list[tuple[int, tuple[Event, ...]]] = []
@@ -430,6 +433,21 @@ class BlockwrightAdapter:
             self.account.life = self.account.admitted.get(name, Life(0))
 
     def fork(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
+        return self.begin_fork(name, child, prefix, computed, self.manager.fork)
+
+    def fork_with_copies(self, name: str, child: str, prefix: Prefix, computed: int) -> bool:
+        return self.begin_fork(name, child, prefix, computed, self.parts)
+
+    def parts(self, parent: Any, child: Any) -> Any:
+        copies = self.manager.fork_with_copies(parent, child)
+        if copies is None:
+            return None
+        self.copied, tables = copies, self.manager.get_block_ids(child.request_id)
+        if any(pairs and pairs[-1][1] != table[-1] for pairs, table in zip(copies, tables, strict=True)):
+            raise AssertionError(f"FORK-1: the copies {copies} do not go to the last blocks of {tables}")
+        return self.manager.get_blocks(child.request_id)
+
+    def begin_fork(self, name: str, child: str, prefix: Prefix, computed: int, fork: Any) -> bool:
         parent = self.owned(name)
         parent.num_computed_tokens = computed
         if child not in self.requests and prefix == self.prefixes[name]:
@@ -439,7 +457,7 @@ class BlockwrightAdapter:
         before, twin = self.requests[child], self.owned(child)
         twin.num_computed_tokens = self.counts[name] = computed
         try:
-            blocks = self.manager.fork(parent, twin)
+            blocks = fork(parent, twin)
         except self.errors:
             self.requests[child] = before  # a child that runs goes on as it was
             raise
@@ -560,7 +578,8 @@ class BlockwrightAdapter:
         pairs: Any = zip(self.joined, since, strict=True)
         heard = tuple([Listener(snapshot, tuple(map(self.event, events))) for (_, snapshot), events in pairs])
         now = stream.snapshot()
-        self.joined = [*self.joined, (now.sequence, tuple(map(self.event, now.events)))][-JOINED:]
+        joined = [*self.joined, (now.sequence, tuple(map(self.event, now.events)))]
+        self.joined = joined[:: 1 + (len(joined) > JOINED)]
         return heard
 
     def routed(self, prompts: tuple[Prefix, ...]) -> list[int]:

@@ -14,6 +14,7 @@ from blockwright_spec.manager.facts import certain, held_tables, is_loading, key
 from blockwright_spec.manager.in_time import folding, forgetting, forks, giving_up, outside, shortening
 from blockwright_spec.manager.in_time import in_flight as flights
 from blockwright_spec.manager.keeping import keeping_of
+from blockwright_spec.manager.keys import stride
 from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.marks import memory_of, notes_of
@@ -156,12 +157,14 @@ def forked(state: State, slot: int, child: int, prefix: Prefix, choice: Choice) 
     return forks.fork(sent(state, child, prefix), slot, child, choice)
 
 
-def fork_sent(adapter: ManagerAdapter, state: State, slot: int, child: int, prefix: Prefix) -> Reply:
+def fork_sent(
+    adapter: ManagerAdapter, state: State, slot: int, child: int, prefix: Prefix, method: str = "fork"
+) -> Reply:
     """Fork a request to another, which is sent if it is not there, and dropped if refused."""
     one, name = state.requests[slot], named(adapter, state, slot, (0, (0,)))
     computed = computed_of(state, slot) if isinstance(one, Running) else 0
     try:
-        reply = Reply(refused=not adapter.fork(name, name_of(child), prefix, computed))
+        reply = Reply(refused=not getattr(adapter, method)(name, name_of(child), prefix, computed))
     except adapter.errors as error:
         reply = Reply(error=error)
     if isinstance(state.requests[child], Absent) and (reply.refused or reply.error):
@@ -171,8 +174,24 @@ def fork_sent(adapter: ManagerAdapter, state: State, slot: int, child: int, pref
     return reply
 
 
+def parted(state: State, slot: int, child: int, prefix: Prefix, choice: Choice) -> Done | Refusal:
+    after = sent(state, child, prefix)
+    return forks.fork(after, slot, child, choice, forks.written_next(after, slot))
+
+
+def part_sent(adapter: Any, state: State, slot: int, child: int, prefix: Prefix) -> Reply:
+    """Do the same with copies, which are from what the parent goes on to write and are not to be made again."""
+    reply = fork_sent(adapter, state, slot, child, prefix, "fork_with_copies")
+    one, made = state.requests[slot], getattr(adapter, "copied", ())
+    if isinstance(one, Running) and not (reply.refused or reply.error):
+        wanted = [(at, one.tables[at][entry]) for at, entry in forks.written_next(state, slot)]
+        if [(at, source) for at, pairs in enumerate(made) for source, _ in pairs] != wanted:
+            raise AssertionError(f"FORK-1: expected copies from the groups and blocks {wanted}, found {made}")
+    return reply
+
+
 def copies_to_take(scope: Scope, state: State) -> Arguments:
-    yield from [()] * bool(state.copies and ("fork" in scope.calls or scope.config.unit))
+    yield from [()] * bool(state.copies and ("fork" in scope.calls or stride(scope.config)))
 
 
 def take_copies(adapter: ManagerAdapter, state: State) -> None:
@@ -194,7 +213,7 @@ def tick(scope: Scope, state: State) -> Arguments:
 
 
 def may_hold(scope: Scope, state: State) -> bool:
-    return len(state.outside) < scope.outside
+    return len(state.pins) < scope.outside
 
 
 def hold(scope: Scope, state: State) -> Arguments:
@@ -218,7 +237,7 @@ def take_served(adapter: ManagerAdapter, state: State, count: int) -> Reply:
 
 
 def let_go(scope: Scope, state: State) -> Arguments:
-    every = state.outside
+    every = state.pins
     yield from dict.fromkeys((blocks,) for blocks in (*((block,) for block in every), every, every[::-1]) if blocks)
     if "misuse" in scope.calls:
         yield from (((*every, block),) for block in sorted({*every}))
@@ -392,6 +411,7 @@ KINDS = {
         Kind("ForgetAll", always, forgetting.forget_all, "unlearn_all", word="clear"),
         Kind("FinishLoad", finish_load, flights.finish_load, "finish_load", has_slot=True, chooses=True, word="load"),
         Kind("Fork", fork, forked, fork_sent, has_slot=True, chooses=True, word="fork"),
+        Kind("ForkWithCopies", fork, parted, part_sent, has_slot=True, chooses=True, word="parted"),
         Kind("TakeCopies", copies_to_take, forks.take_copies, take_copies, chooses=True),
         Kind("Start", start, flights.begin, "start"),
         Kind("Settle", settle, flights.settle, with_names("settle"), chooses=True),

@@ -13,6 +13,7 @@ from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
 from blockwright_spec.manager.hits import found
+from blockwright_spec.manager.lease import Lease
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import When
 from blockwright_spec.manager.state import Config, State, initial
@@ -35,6 +36,7 @@ def longest_empty_hit(config: Config, tokens: int) -> int:
 
 OPTIONS = {each: each for each in ("caching", "eagle", "overlaps", "settles", "watermark", "counts")} | {
     "key lookahead": "key_lookahead", "events": "tells", "retention": "retains", "keeping": "keeps", "units": "unit",
+    "adaptive": "adapts",
 }  # fmt: skip
 """Features that an option of a configuration turns on."""
 
@@ -139,7 +141,7 @@ def fitted(scope: Scope, capabilities: Capabilities | None) -> Scope:
     """Return a scope without the calls, drafts, lookahead, extra keys and watermark that a manager does not declare."""
     if capabilities is None:
         return scope
-    can = capabilities.features
+    can, config = capabilities.features, scope.config
     changes: dict[str, Any] = {"calls": scope.calls & capabilities.calls, "ways": frozenset(capabilities.ways)}
     if "drafts" not in can:
         changes["drafts"] = 0
@@ -147,8 +149,8 @@ def fitted(scope: Scope, capabilities: Capabilities | None) -> Scope:
         changes["lookaheads"] = (0,)
     if "extra keys" not in can:
         changes["prompts"] = tuple(dict.fromkeys((0, tokens) for _, tokens in scope.prompts))
-    if "watermark" not in can:
-        changes["config"] = replace(scope.config, watermark=0)
+    lasting = [each for each in config.chapters if "lease" in changes["calls"] or not isinstance(each, Lease)]
+    changes["config"] = replace(config, chapters=tuple(lasting), watermark=config.watermark * ("watermark" in can))
     dropped = sorted(scope.calls - capabilities.calls - QUESTIONS)
     return replace(scope, name=scope.name + (f", without {' '.join(dropped)}" if dropped else ""), **changes)
 

@@ -80,7 +80,7 @@ BEGINNING = 150
 """Transitions of each scope that are made in any order, but for long runs."""
 ANY_ORDER = AnyOrder(f"{__name__}:ANY_ORDER", "any order", "", PROFILES.__getitem__, KVCacheWorld, frozenset(), weight)
 
-SECONDS = {"quick": 1.0, "pr": 3.0, "nightly": 120.0}
+SECONDS = {"quick": 1.0, "pr": 2.0, "nightly": 120.0}
 """Per profile: how long the machine runs in each world."""
 CALLS = frozenset(NAMES) | frozenset(Reason.__members__)
 """What happens once in each call (a batch may both serve and refuse); the rest of what is counted is particular."""

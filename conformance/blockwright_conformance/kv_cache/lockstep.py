@@ -18,7 +18,7 @@ from blockwright_spec.manager.marks import memory_of
 from blockwright_spec.manager.metrics import Call, Counts, added, counted
 from blockwright_spec.manager.orders import Told
 from blockwright_spec.manager.outcomes import Done, Reason, When
-from blockwright_spec.manager.state import NULL, Content, Running, State, Waiting
+from blockwright_spec.manager.state import NULL, Content, Hit, Running, State, Waiting
 from blockwright_spec.manager.table_laws import common_prefix_blocks
 from blockwright_spec.manager.told import copies, evicted, folded
 from blockwright_spec.reads import Prefix
@@ -42,8 +42,7 @@ def choice_of(adapter: ManagerAdapter, state: State, reply: Reply, shown: Observ
         return LRU
     hit = reply.hit.tables if reply.hit else ()
     taken = [block for given in reply.served for table in given.new for block in table]  # `Take` names no request
-    looked = hit if reply.hit else None
-    taken = [block for slot in order for block in taken_for(state, slot, looked, shown)] or taken
+    taken = [block for slot in order for block in taken_for(state, slot, reply.hit, shown)] or taken
     served = frozenset(block for table in hit for block in table)
 
     def take(queue: tuple[int, ...], count: int) -> tuple[int, ...]:
@@ -55,23 +54,27 @@ def choice_of(adapter: ManagerAdapter, state: State, reply: Reply, shown: Observ
     return Choice(LRU.take if reply.refused and not taken else take, LRU.order, serve)
 
 
-def taken_for(state: State, slot: int, hit: Tables | None, shown: Observation) -> list[int]:
-    """Return the blocks that a request may have been given since a state: for copies, new entries, states of drafts.
+def taken_for(state: State, slot: int, hit: Found | Hit | None, shown: Observation) -> list[int]:
+    """Return the blocks that a request may have been given since a state: for copies, entries, states of drafts.
 
-    Without a hit of the action's own, the one that the request waits with was adopted. Where copies are shown, an entry
-    that was replaced without one is loaded, and taken with the new ones of its group.
+    Without a hit of the action's own, the one that the request waits with was adopted. A load takes the entry that its
+    hit ends inside anew, and may be given the very block that was found there.
     """
     request, groups = state.requests[slot], ((),) * len(state.config.groups)
     tables: Tables = shown.tables[slot] or groups
-    before = request.tables if isinstance(request, Running) else hit
-    heads: Tables = (request.hit.tables if isinstance(request, Waiting) and hit is None else before) or groups
+    hit = request.hit if isinstance(request, Waiting) and hit is None else hit
+    heads: Tables = (request.tables if isinstance(request, Running) else hit.tables if hit else ()) or groups
     pairs = list(zip(heads, tables, strict=True))
     replaced = [[new for old, new in zip(head, table, strict=False) if new != old] for head, table in pairs]
     copied = [block for each in replaced for block in each]
     if shown.copies is not None:
         near = frozenset(copied).union(*heads)
         copied = [target for _, *both in shown.copies[len(state.copies) :] for target in both[1:] if near & {*both}]
-    new = [block for (head, table), each in zip(pairs, replaced, strict=True) for block in (*each, *table[len(head) :])]
+    if hit and not isinstance(request, Running):
+        sizes = [group.block_size for group in state.config.groups]
+        heads = tuple([head[: hit.length // size] for head, size in zip(heads, sizes, strict=True)])
+    rows = zip(heads, tables, replaced, strict=True)
+    new = [block for head, table, each in rows for block in (*each, *table[len(head) :])]
     states = (shown.states or ())[slot : slot + 1]
     return [*copied, *new, *(block for each in states for group in each or () for block in group)]
 

@@ -10,14 +10,17 @@ from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 
+from blockwright_spec.manager.adaptive import Adaptive
 from blockwright_spec.manager.chapters import Chapter
 from blockwright_spec.manager.events import Events
 from blockwright_spec.manager.facts import span
 from blockwright_spec.manager.keeping import Keeping
+from blockwright_spec.manager.lease import Lease
 from blockwright_spec.manager.metrics import Metrics
 from blockwright_spec.manager.prompts import LastPrompts, LookAhead
 from blockwright_spec.manager.retention import Retention, floors_of
 from blockwright_spec.manager.state import Config
+from blockwright_spec.manager.units import Units
 from blockwright_spec.reads import Ahead, Chunked, Cross, Full, Group, Kind, Mamba, Prefix, Sinks, Sliding, entries
 
 
@@ -130,7 +133,7 @@ def layers(names: str) -> Layers:
 def of_groups(groups: Layers, theme: str, blocks: int, tokens: int, words: str, **rest: Any) -> Scope:
     """Return a scope of one symbol: `blocks` with the null block, requests of up to `tokens` tokens, two at a time."""
     flags = {flag: rest.pop(flag) for flag in FLAGS if flag in rest}
-    flags["overlaps"] = bool(rest.get("in_flight"))
+    flags |= {"overlaps": bool(rest.get("in_flight")), "leases": "lease" in words.split()}
     config = configured(tuple(starmap(Group, groups)), blocks, rest.pop("max_model_len", tokens), **flags)
     options = {"slots": 2, "prompts": strings(1, 1, tokens - 1), "max_tokens": tokens, **rest}
     name = " + ".join(f"{layer_name(kind)}, block {size}" for kind, size in groups)
@@ -142,7 +145,7 @@ def sized(scope: Scope, part: int) -> Scope:
     config = scope.config
     states = sum(getattr(each.kind, "drafts", 0) for each in config.groups)
     least = 2 + states + sum(entries(span(config, each), config.max_model_len) for each in config.groups)
-    least += scope.outside + config.watermark + len(config.groups) * (config.unit > 0)
+    least += scope.outside + config.watermark + len(config.groups) * (option(config, "unit") > 0)
     more = max(0, config.num_blocks - least) * part // SIZES
     blocks = config.num_blocks if floors_of(config) else min(config.num_blocks, least + more)
     return replace(scope, config=replace(config, num_blocks=blocks))
@@ -161,7 +164,7 @@ def of_row(names: str, *row: Any) -> Scope:
 
 FLAGS = (
     "caching", "eagle", "watermark", "settles", "tells", "counts", "retains", "floors", "guard", "keeps", "spares",
-    "parts", "every", "key_lookahead", "unit", "last_prompts",
+    "parts", "every", "key_lookahead", "unit", "last_prompts", "adapts",
 )  # fmt: skip
 
 CHAPTERS: tuple[tuple[str, type[Chapter], tuple[str, ...]], ...] = (
@@ -169,8 +172,11 @@ CHAPTERS: tuple[tuple[str, type[Chapter], tuple[str, ...]], ...] = (
     ("retains", Retention, ("floors", "guard")),
     ("", LookAhead, ("key_lookahead",)),
     ("", LastPrompts, ("last_prompts",)),
+    ("", Units, ("unit",)),
+    ("leases", Lease, ()),
     ("tells", Events, ()),
     ("counts", Metrics, ()),
+    ("adapts", Adaptive, ()),
 )
 """Options that are chapters: the word that turns each on, if one of its settings does not, and its settings."""
 

@@ -85,21 +85,14 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         trimmed = tuple([num_dead(each, span(config, each), request.trimmed) for each in config.groups])
         blocks = tuple([tuple([marks[block] if block else -1 for block in table]) for table in owned(request)])
         least = max(certain(request), request.settled)
-        wish, wants = notes_of(request).wish, notes_of(request).wants
+        wish, wants = (notes := notes_of(request)).wish, notes.wants
         known = memory_of(state)
-        counts = (
-            request.computed,
-            request.written,
-            request.drafts,
-            least,
-            request.encoder,
-            request.loading,
-            request.checkpoint,
-        )
+        counts = request.computed, request.written, request.drafts, least
+        more = (request.encoder, request.loading, request.checkpoint)
         said = (wish.tokens, wish.priority, wish.until - known.now, wish.first if wish.first is not None else -1)
-        wanted, tails = (wants.lengths, wants.proven, wants.output), (request.tails, request.end_tails)
+        wanted, tails = (wants.lengths, wants.proven, wants.output), (notes.tails, notes.end_tails)
         lengths = wanted, tails, request.is_delayed, request.is_lost, request.is_inside, request.folded
-        facts = trimmed, counts, request.published, slot in state.due, said if known.marks else (), lengths
+        facts = trimmed, counts, more, request.published, slot in state.due, said if known.marks else (), lengths
         settled = request.settled if names.gives_up else -1
         return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request), settled
     loading = bool(state.fences) and is_loading(state, slot)
@@ -191,7 +184,7 @@ def ordered(
         time.append((-1 if fence.step is None else fence.step, owner, blocks, (said, leaving) if known.marks else ()))
     time += [(group, *[labels.setdefault(block, len(labels)) for block in ends]) for group, *ends in state.copies]
     time += [slots.index(slot) for slot in state.due]
-    times = Counter(state.outside)
+    times = Counter(state.pins)
     for block in sorted(times, key=lambda block: (marks[block], times[block])):
         labels.setdefault(block, len(labels))
     time += sorted([(labels[block], times[block]) for block in times])

@@ -5,6 +5,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import lcm
 
 from blockwright_spec.manager.effects import adopt, enqueue
 from blockwright_spec.manager.facts import held_tables
@@ -31,6 +32,8 @@ def followed(
         after = trimmed(after, shown.tables)
     if "deduplicates" in ways:
         after = merged(after, shown.tables)
+    if "aligned" in ways:
+        after = held_back(after)
     if "forgets" in ways and shown.kept is not None:
         after = forgotten(after, [block for block, _ in after.keys if block not in shown.kept])
     return outcome if after is outcome.state else replace(outcome, state=after)
@@ -59,6 +62,20 @@ def merged(state: State, tables: tuple[Tables | None, ...]) -> State:
             gone |= {*sum(request.tables, ())} - {*sum(now, ())}
             state = adopt(put_request(state, slot, replace(request, tables=now)), now)
     return forgotten(state, gone)
+
+
+def held_back(state: State) -> State:
+    """Take back what requests published behind the last length at which blocks of all groups end."""
+    sizes = [group.block_size for group in state.config.groups]
+    for slot, request in enumerate(state.requests):
+        if isinstance(request, Running):
+            end = max(map(int.__mul__, request.published, sizes)) // lcm(*sizes) * lcm(*sizes)
+            counts = tuple([min(own, end // size) for own, size in zip(request.published, sizes, strict=True)])
+            late = {block for table, count in zip(request.tables, counts, strict=True) for block in table[count:]}
+            keys = tuple([pair for pair in state.keys if pair[0] not in late])
+            if counts != request.published:
+                state = put_request(replace(state, keys=keys), slot, replace(request, published=counts))
+    return state
 
 
 def forgotten(state: State, blocks: Iterable[int]) -> State:

@@ -19,7 +19,7 @@ from .process import ProcessError, ProcessFactory
 from .records import Vector, file_name, samples, write
 from .wire import answer_line, call_line, config_line
 
-_COLUMNS = ("scope", "vectors", "calls", "judged", "parted", "failed")
+_COLUMNS = ("scope", "vectors", "calls", "judged", "failed")
 
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -66,6 +66,11 @@ def _write(args: argparse.Namespace) -> int:
 def _judge(args: argparse.Namespace) -> int:
     factory = ProcessFactory(args.program)
     try:
+        if not factory.connection.follows_policy:
+            raise InvalidArgumentError(
+                f"--run: vectors name blocks in LRU order, and {factory.connection.name} takes them in its own: "
+                f"blockwright conform --impl 'exec:{args.program}' follows it"
+            )
         vectors, left_out = _vectors(args, factory)
         judged: list[tuple[Vector, Judgement]] = []
         with progress("vectors", len(vectors)) as advance:
@@ -109,8 +114,7 @@ def _print(name: str, judged: Sequence[tuple[Vector, Judgement]], left_out: str)
         own = [each for each in judged if each[0].scope == scope]
         failed = [each for each in own if each[1].fault]
         calls, steps = sum(len(vector.steps) for vector, _ in own), sum(judgement.steps for _, judgement in own)
-        counts = len(own), calls, steps, sum(judgement.parted for _, judgement in own), len(failed)
-        rows.append((scope, *(f"{count:,}" for count in counts)))
+        rows.append((scope, *(f"{count:,}" for count in (len(own), calls, steps, len(failed)))))
         shortest += [min(failed, key=lambda each: each[1].steps)] if failed else []
     footer = f"{len(judged):,} vectors, {sum(bool(judgement.fault) for _, judgement in judged):,} failed"
     print_table(f"blockwright vectors, manager {name}", _COLUMNS, rows, footer)

@@ -8,7 +8,7 @@ from typing import Any
 from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
 from blockwright_spec import reads as book
 from blockwright_spec.block_tables import counts
-from blockwright_spec.manager import hits, units
+from blockwright_spec.manager import hits, room
 from blockwright_spec.manager.facts import draft_states
 from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import whole_demand
@@ -303,7 +303,7 @@ def of_room(groups: Callable[[int], tuple[Group, ...]]) -> Function:
         limits = SimpleNamespace(max_len=config.max_model_len, most_drafts=-1 if most is None else most)
         own = SimpleNamespace(groups=made, config=limits, pool=SimpleNamespace(_count=num_blocks))
         has_room = CORE.steps.units.has_room(own, known, hit)
-        assert has_room == units.has_room(config, known, hit)
+        assert has_room == room.has_room(config, known, hit)
         stops = [(stop, slots) for stop in range(hit + 1, known + 1) for slots in (stop, known + more)]
         assert not has_room or all(fits(config, known, hit, *ends) for ends in stops if fits(config, known, 0, *ends))
 
@@ -314,7 +314,7 @@ def fits(config: Config, known: int, at: int, stop: int, slots: int) -> bool:
     """Return whether a step fits alone, if it looks no further ahead than there may be drafts."""
     most = draft_states(config)
     within = slots if most is None else min(slots, stop + most)
-    return units.held_alone(config, known, at, stop, within) < config.num_blocks
+    return room.held_alone(config, known, at, stop, within) < config.num_blocks
 
 
 ROOM = "a hit has room wherever each step fits with it that fits without (LIVE-3)"

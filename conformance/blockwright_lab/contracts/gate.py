@@ -14,7 +14,7 @@ __all__ = ["CONTRACTS", "GATE"]
 LONGEST: Final = 900.0
 """Seconds in which a contract must be confirmed, on however busy a machine; each computes for a few at most."""
 
-SEARCH: Final = {"quick": 0.5, "pr": 1.0, "nightly": 60.0}
+SEARCH: Final = {"quick": 0.5, "pr": 0.5, "nightly": 60.0}
 """Seconds for which a contract whose values are tried is searched within its bounds, by profile."""
 
 

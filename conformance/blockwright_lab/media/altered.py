@@ -19,16 +19,25 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from blockwright.errors import StoreDirectoryError
-from blockwright.offload.disk import DiskStore
+from blockwright.errors import InvalidArgumentError, StoreDirectoryError
+from blockwright.offload.disk import DiskStore, check_store
 from blockwright.offload.disk.files import LOCK, UNPUBLISHED
 from blockwright.offload.disk.folder import HEADER
 from blockwright.offload.disk.index import RECORD_SIZE
 from blockwright.offload.disk.store import BLOCKS, INDEX, RECENCY
-from blockwright_spec.offload.directory import DIRECTORY_LAWS, Altered, Place, Reopened, Served
+from blockwright_spec.offload.directory import (
+    CHECKED_LAWS,
+    DIRECTORY_LAWS,
+    Altered,
+    Checked,
+    Place,
+    Reopened,
+    Served,
+)
 
 from .altering import FILES, RANDOM, STANDING, STRIDE, Before, Trial
 from .blocks import BLOCK_BYTES, IDENTITY, KEYS, SLOTS, Work, content_of, key_of, parts_of, read
@@ -112,8 +121,26 @@ def seen(outside: Path) -> dict[str, tuple[int, int, bytes]]:
     return {file.name: (file.stat().st_mode, file.stat().st_mtime_ns, file.read_bytes()) for file in outside.iterdir()}
 
 
-def reopened(path: Path, trial: Trial) -> tuple[Reopened, int]:
+def checked(path: Path, whole: frozenset[int]) -> Checked | None:
+    """Check and repair a directory; None if it is refused."""
+    try:
+        found, again = check_store(path, repair=True), check_store(path)
+    except (StoreDirectoryError, InvalidArgumentError):
+        return None
+    named, twice = (frozenset((*each.damaged_records, *each.damaged_blocks)) for each in (found, again))
+    return Checked(whole, named, twice, 0)
+
+
+def num_unreadable(store: DiskStore) -> int:
+    sizes = {len(content_of(key)) for key in range(KEYS)}
+    return sum(
+        not any(store.get(key, slot, parts_of(bytearray(size))) for size in sizes) for key, slot in store.blocks()
+    )
+
+
+def reopened(path: Path, trial: Trial, is_checked: bool) -> tuple[Reopened, Checked | None, int]:
     kept, whole = laid_out(path, trial), untouched(trial)
+    check = checked(path, whole) if is_checked else None
     places = {
         slot: Place(frozenset((key_of(key),)), key_of(key) if slot in whole else None)
         for slot, key in trial.before.held
@@ -126,6 +153,8 @@ def reopened(path: Path, trial: Trial) -> tuple[Reopened, int]:
     else:
         with store:
             order = tuple(key for key, _ in store.blocks())
+            if check is not None:
+                check = replace(check, unreadable=num_unreadable(store))
             served = frozenset(found(store, trial.before))
             fresh = [key for key in range(KEYS) if key_of(key) not in order][:SLOTS]
             items = [(key_of(key), slot, parts_of(content_of(key))) for slot, key in enumerate(fresh)]
@@ -136,7 +165,9 @@ def reopened(path: Path, trial: Trial) -> tuple[Reopened, int]:
             private = private and is_private(path, *FILES, LOCK)
     used = tuple(key_of(key) for slot, key in trial.before.held if slot in whole)
     empty = Place(frozenset(), None)
-    return Reopened(
+    if refused:
+        check = None  # of whatever cache it is, a header says so of a check, but not of a store
+    after = Reopened(
         places=tuple(places.get(slot, empty) for slot in range(SLOTS)),
         altered=altered(trial),
         refused=refused,
@@ -146,7 +177,8 @@ def reopened(path: Path, trial: Trial) -> tuple[Reopened, int]:
         renewed=renewed,
         private=private,
         outside=seen(path.with_name("outside")) != kept,
-    ), len(served)
+    )
+    return after, check, len(served)
 
 
 def found(store: DiskStore, before: Before) -> Iterator[Served]:
@@ -217,7 +249,7 @@ def planned(draw: random.Random, before: Before, number: int, count: int) -> Tri
 
 def alterations(path: Path, count: int, seed: int) -> tuple[list[tuple[str, str]], dict[str, int]]:
     draw, faults = random.Random(seed), list[tuple[str, str]]()
-    fired = dict.fromkeys(("blocks compared", "refused", *(kind.name.lower() for kind in Altered)), 0)
+    fired = dict.fromkeys(("blocks compared", "refused", "repaired", *(kind.name.lower() for kind in Altered)), 0)
     before = Before({}, {}, ())
     for number in range(count):
         if number % PER_DIRECTORY == 0:
@@ -228,12 +260,14 @@ def alterations(path: Path, count: int, seed: int) -> tuple[list[tuple[str, str]
         what = f"directory {number}, {', '.join(trial.done) or 'as it was'}"
         try:
             with in_time():
-                after, compared = reopened(path / "altered", trial)
+                after, check, compared = reopened(path / "altered", trial, number % 2 == 1)
         except Exception as error:
             faults.append(("DISK-5", f"{what}: {type(error).__name__}: {error}"))
         else:
             faults += [(law.id, f"{what}: {law.statement}") for law in DIRECTORY_LAWS if not law.holds(after)]
+            faults += [(law.id, f"{what}: {law.statement}") for law in CHECKED_LAWS if check and not law.holds(check)]
             fired["blocks compared"] += compared
+            fired["repaired"] += check is not None and bool(check.named)
             fired["refused"] += after.refused
             for kind in after.altered:
                 fired[kind.name.lower()] += 1

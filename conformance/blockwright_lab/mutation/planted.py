@@ -16,7 +16,7 @@ from blockwright_conformance.gates import GateResult, Profile
 from blockwright_conformance.kv_cache.scopes import rows_of
 from blockwright_conformance.rows import Listed
 from blockwright_spec.manager.in_time.liveness import fits_alone
-from blockwright_spec.manager.units import has_room
+from blockwright_spec.manager.room import has_room
 
 from ..contracts.closed_forms import OWN
 from ..contracts.contract import CONTRACTS

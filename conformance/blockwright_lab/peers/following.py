@@ -29,7 +29,7 @@ from blockwright_spec.manager.hits import found, sound
 from blockwright_spec.manager.in_time.in_flight import begin
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Reason, When
-from blockwright_spec.manager.plans import trim_tables
+from blockwright_spec.manager.preconditions import trim_tables
 from blockwright_spec.manager.state import NULL, Content, Hit, Running, State, Waiting
 from blockwright_spec.reads import Full, Prefix
 
@@ -139,7 +139,8 @@ def follow(adapter: Any, state: State, action: Action | SyncLoad) -> Followed:
         faults.append(Fault("REF-0", f"{kind} by a refusal", details))
     elif changed:
         faults += [Fault("REF-0", name, detail) for name, detail in changed]
-    return Followed(outcome, rejoined(state, base, shown), faults)
+    # A step that was not made breaks no law of steps.
+    return Followed(outcome if is_agreed else replace(outcome, steps=()), rejoined(state, base, shown), faults)
 
 
 def arrived(state: State, outcome: ManagerOutcome, slot: int, count: int) -> tuple[Content | None, ...]:

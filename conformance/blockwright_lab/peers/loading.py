@@ -15,7 +15,7 @@ from blockwright_spec.manager.effects import adopt, new_entries, take_blocks, wr
 from blockwright_spec.manager.facts import heads, span
 from blockwright_spec.manager.hits import sound
 from blockwright_spec.manager.outcomes import Reason, Refusal, Step
-from blockwright_spec.manager.plans import trim_tables
+from blockwright_spec.manager.preconditions import trim_tables
 from blockwright_spec.manager.publication import publish_count
 from blockwright_spec.manager.state import NULL, Absent, Hit, Running, State
 from blockwright_spec.reads import Group, Mamba, Prefix, dead, entries, filled

@@ -51,7 +51,7 @@ def of_manager(state: State) -> Machine:
     tables: dict[Hashable, Table] = {"fences": KEPT}
     held = several("fences", (block for fence in state.fences for table in fence.tables for block in table))
     held |= several("copies", (block for _, source, target in state.copies for block in (source, target)))
-    held |= several("outside", state.outside)
+    held |= several("outside", state.pins)
     for slot, request in enumerate(state.requests):
         for at, group in groups:
             tables[slot, at], tables["drafts", slot, at] = table_of(state, request, at, group), KEPT

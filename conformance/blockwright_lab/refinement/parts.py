@@ -21,6 +21,7 @@ from blockwright_spec import block_machine
 from blockwright_spec.block_machine import Machine, Place
 from blockwright_spec.block_tables.state import dead_entries
 from blockwright_spec.manager.facts import runs_ahead, span
+from blockwright_spec.manager.keys import stride
 from blockwright_spec.manager.laws import BLOCK_LAWS
 from blockwright_spec.manager.page import Acts
 from blockwright_spec.manager.table_laws import jumped, tables
@@ -132,14 +133,13 @@ class Part(NamedTuple):
 def followed(profile: str) -> tuple[Any, ...]:
     """Return the manager's scopes of which the block machine has all steps.
 
-    It has none for tables that go back, as those of layers that run ahead when drafts are rejected or of a step that is
-    made shorter, nor for a step that is given up: what it was to write is taken back though others may hold the block.
-    And it has one key for each block, which has several where hits end inside blocks.
+    It has none for tables that go back (drafts that are rejected where layers run ahead, a shorter step), nor for a
+    step that is given up: its data is taken back though others may hold the block. And a block has one key there.
     """
     return tuple(
         each
         for each in PROFILES[profile]
-        if not (runs_ahead(each.config) or each.config.unit or "shorten" in each.calls)
+        if not (runs_ahead(each.config) or stride(each.config) or "shorten" in each.calls)
         if "abort" not in each.calls or each.slots == 1
     )
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import operator
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, Final, NamedTuple, TypeVar, cast, final
 
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
+from blockwright._text import Drawing
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.core.keys.block_hash import BlockHasher
 from blockwright.core.keys.packed import zeros64
@@ -37,7 +38,7 @@ from blockwright.core.steps.check import check_state
 from blockwright.core.steps.effects import serve, serve_in_place
 from blockwright.core.steps.ending import release, waiting
 from blockwright.core.steps.folding import fold_each
-from blockwright.core.steps.forks import fork, num_held_alone, take_copies
+from blockwright.core.steps.forks import fork, fork_with_copies, num_held_alone, take_copies
 from blockwright.core.steps.in_flight import finish_load, new_step_starts, settle_step, start_step
 from blockwright.core.steps.outcomes import BatchAllocation, Plan
 from blockwright.core.steps.plans import can_load, fits, planned, refuse_never
@@ -56,7 +57,7 @@ from blockwright.core.steps.publication import make_private
 from blockwright.core.steps.shortening import shorten
 from blockwright.core.steps.state import Options, State
 from blockwright.core.steps.transitions import commit, find, forget, lock, publish, publish_each, reset, trim
-from blockwright.core.steps.units import has_room
+from blockwright.core.steps.units import check_unit, has_room
 from blockwright.core.tables.ask import StepRequest, all_or_each, counts_of
 from blockwright.core.tables.layouts import group_tables, refuse_eagle
 from blockwright.core.tables.view import GroupView
@@ -69,6 +70,7 @@ from blockwright.core.worth.retained import RetentionOrder
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import KVCacheEvent, cache_layout
 from blockwright.exclusions import refuse_exclusions
+from blockwright.ids import id_given
 from blockwright.kinds import FullAttentionSpec
 
 T = TypeVar("T")
@@ -199,14 +201,13 @@ class KVCacheManager:
                 come. law: POLICY-6.
             wanted_interval: with `keep_wanted`, hits of each multiple of so many tokens of a prompt are wanted too,
                 since prompts part there; 0 for none. A multiple of the blocks of every group; not for chunked local
-                attention. With recurrent layers, end prefill steps there.
+                attention, nor for kinds of your own. With recurrent layers, end prefill steps there.
             raise_never_fits: raise `NeverFitsError` when a new request could not be served even alone; False: return
                 None for it, as vLLM's manager does, and so each time that it is asked for.
             prefix_match_unit: tokens that divide every block: hits may end inside a block, at their multiples. A
                 request that hits part of a block which others read gets that part as a copy: run those of
                 `take_copies` before each step, and call `new_step_starts` at its beginning. None: hits end with whole
-                blocks. Without the options that know whole blocks only: `use_eagle`, `verify_tokens` and
-                `explain_evictions`.
+                blocks. Not with `use_eagle`, which gives up a whole block of each hit.
 
         Complexity: O(num_blocks + shares).
 
@@ -412,14 +413,13 @@ class KVCacheManager:
 
         Raises:
             InvalidArgumentError: the request was made with another block size or hasher.
-            UnsupportedError: made with ``prefix_match_unit``.
         """
-        state = self._state
+        state, config = self._state, self._state.config
         state.pool.require_whole()
-        if state.config.unit > 0:
-            raise UnsupportedError("prefix_match_unit: hits that may end inside a block are not explained")
         give_keys(state, request)
-        found = explain(state.groups, state.config.alignment, state.config.eagle, request)
+        if config.unit > 0 and request._block_size > 0:
+            check_unit(state, request)
+        found = explain(state.groups, config.alignment, config.whole_alignment, config.eagle, request)
         return found if has_room(state, request.num_tokens, found.num_tokens) else without_room(found)
 
     # ------------------------------------------------------------------ slots
@@ -906,7 +906,7 @@ class KVCacheManager:
         """
         new_step_starts(self._state)
 
-    def settle_step(self, step: int, num_rejected_tokens: Mapping[str, int] | None = None) -> None:
+    def settle_step(self, step: int, num_rejected_tokens: Mapping[Any, int] | None = None) -> None:
         """Say that the oldest step in flight is done, and how many drafts of which request were rejected.
 
         The tokens of the step count as settled. Entries that no later token reads are trimmed when the request is next
@@ -971,6 +971,15 @@ class KVCacheManager:
                 compute a step first.
         """
         return self._told(fork(self._state, parent, child))
+
+    def fork_with_copies(self, parent: Request, child: Request) -> list[list[tuple[int, int]]] | None:
+        """Do as `fork`, but give `child` its own block where it goes on to write; return the copies, to be run now.
+
+        For engines that copy as they fork. Per group, the (source, destination) block ids, at most one of each; run
+        them before the next step. `take_copies` does not return them. None if a block for each is not free: nothing has
+        changed then. Complexity and errors: those of `fork`. law: FORK-1, WRITE-1.
+        """
+        return self._told(fork_with_copies(self._state, parent, child))
 
     def take_copies(self) -> list[list[tuple[int, int]]]:
         """Return, per group, the (source, destination) block ids to copy before the next step, oldest first.
@@ -1158,9 +1167,9 @@ class KVCacheManager:
         """The numbers of the steps in flight, oldest first."""
         return [int(step.number) for step in self._state.steps]
 
-    def draw(self, max_blocks: int = 256, max_requests: int = 16, max_entries: int = 32) -> Any:
+    def draw(self, max_blocks: int = 256, max_requests: int = 16, max_entries: int = 32) -> Drawing:
         """Return a picture of the pool and the block tables: text for a prompt, SVG for a notebook. O(num_blocks)."""
-        return ABOVE["draw"](self, max_blocks, max_requests, max_entries)
+        return cast("Drawing", ABOVE["draw"](self, max_blocks, max_requests, max_entries))
 
     def __repr__(self) -> str:
         """Say how large the pool is, how much of it is free, who runs, and over which layers."""
@@ -1171,13 +1180,13 @@ class KVCacheManager:
 
     def _repr_svg_(self) -> str:
         """Return the picture that a notebook shows of the manager: `draw`. O(num_blocks)."""
-        return str(self.draw()._repr_svg_())
+        return self.draw()._repr_svg_()
 
-    def request_ids(self) -> list[str]:
+    def request_ids(self) -> list[Any]:
         """Return the ids of the running requests, oldest first. O(requests)."""
-        return list(self._state.running)
+        return [id_given(name) for name in self._state.running]
 
-    def num_published(self, request_id: str) -> tuple[int, ...]:
+    def num_published(self, request_id: Hashable) -> tuple[int, ...]:
         """Return how many leading table entries publication has passed, per group. O(groups).
 
         Raises:
@@ -1185,7 +1194,7 @@ class KVCacheManager:
         """
         return tuple([int(table.num_published) for table in tables_named(self._state, request_id).by_group])
 
-    def num_settled(self, request_id: str) -> int:
+    def num_settled(self, request_id: Hashable) -> int:
         """Return the settled tokens of a request; 0 unless made with ``overlap_steps``. O(1).
 
         Raises:
@@ -1194,7 +1203,7 @@ class KVCacheManager:
         tables = tables_named(self._state, request_id)
         return int(tables.num_settled) if self._state.config.overlaps else 0
 
-    def get_blocks(self, request_id: str) -> KVCacheBlocks:
+    def get_blocks(self, request_id: Hashable) -> KVCacheBlocks:
         """Return a request's blocks, a copy of its tables. O(blocks).
 
         Raises:
@@ -1204,7 +1213,7 @@ class KVCacheManager:
             self._state.pool, [table.blocks[:] for table in tables_named(self._state, request_id).by_group]
         )
 
-    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+    def get_block_ids(self, request_id: Hashable) -> tuple[list[int], ...]:
         """Return a request's block ids, a list per group; 0 where nothing is held. O(blocks).
 
         Raises:
@@ -1226,7 +1235,7 @@ class KVCacheManager:
         """
         return num_held_alone(self._state, tables_running(self._state, request))
 
-    def get_draft_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+    def get_draft_block_ids(self, request_id: Hashable) -> tuple[list[int], ...]:
         """Return, per group, the blocks for the states of draft tokens, the first draft's first. O(blocks).
 
         Raises:
@@ -1249,7 +1258,7 @@ class KVCacheManager:
         count = request._num_computed if request._num_computed <= int(tables.num_written) else 0
         return [int(manager.state_block(table, count)) for manager, table in zip(self._state.groups, tables.by_group)]
 
-    def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> list[int]:
+    def get_num_common_prefix_blocks(self, request_id: Hashable, num_running_requests: int) -> list[int]:
         """Return, per group, the leading blocks that are in the tables of exactly `num_running_requests` requests.
 
         Give it the number of requests that run, scheduled in this step or not, without those that wait for a load: they
@@ -1333,7 +1342,9 @@ class KVCacheManager:
 
 
 def _require_interval(tokens: int, groups: list[KVCacheGroupSpec]) -> None:
-    """Raise `InvalidArgumentError` unless hits can end at each multiple of so many tokens."""
+    """Raise an error unless hits can end at each multiple of so many tokens, and all need as many entries."""
+    if tokens != 0 and any([group.kv_cache_spec.rule() is not None for group in groups]):
+        raise UnsupportedError("wanted_interval: not with layers of a kind that states its own rule; leave it out")
     alignment = math.lcm(*[group.kv_cache_spec.block_size for group in groups])
     if isinstance(tokens, bool) or not 0 <= tokens <= MAX_LENGTH or tokens % alignment != 0:
         raise InvalidArgumentError(
@@ -1361,8 +1372,5 @@ def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGr
         raise InvalidArgumentError(
             "keep_wanted: needs enable_caching and a group of layers with windows or recurrent states; leave it out"
         )
-    own = any([spec.rule() is not None for spec in forgetful])
-    if asked and own:
-        raise UnsupportedError("keep_wanted: not with layers of a kind that states its own rule; leave it out")
     has_states = any([spec.is_recurrent for spec in forgetful])
-    return pool.enable_caching and len(forgetful) > 0 and not has_states and not own if asked is None else asked
+    return pool.enable_caching and len(forgetful) > 0 and not has_states if asked is None else asked

@@ -35,27 +35,9 @@ from blockwright.device.storage import KVCacheStorage
 from blockwright.device.transfer import Transfer
 
 __all__ = [
-    "Caches",
-    "GroupPlan",
-    "InputBatch",
-    "KVCachePlan",
-    "KVCacheStorage",
-    "KVPages",
-    "PagedKV",
-    "RequestLimits",
-    "StepInputs",
-    "Transfer",
-    "causal_conv",
-    "copy_blocks",
-    "empty_host_caches_like",
-    "gather_kv",
-    "paged_attention",
-    "plan_kv_cache",
-    "selective_scan",
-    "swap_blocks",
-    "view_of",
-    "write_kv",
-    "write_latent",
-]
+    "Caches", "GroupPlan", "InputBatch", "KVCachePlan", "KVCacheStorage", "KVPages", "PagedKV", "RequestLimits",
+    "StepInputs", "Transfer", "causal_conv", "copy_blocks", "empty_host_caches_like", "gather_kv", "paged_attention",
+    "plan_kv_cache", "selective_scan", "swap_blocks", "view_of", "write_kv", "write_latent",
+]  # fmt: skip
 
 _guard(globals(), __all__)

@@ -109,6 +109,7 @@ def paged_attention(
     )
     if out is not None:
         require_out(out, step)
+    # Batches are cut by the lengths, which the host must wait for on a GPU; padding to bounds needs none of them.
     waits = max_query_len is None or max_seq_len is None or max_query_len > DECODE_QUERIES
     if waits or on_host(step.starts, check=False):
         result = _nothing(step) if out is None else out.zero_()

@@ -252,6 +252,7 @@ def _rows_to_host(host: torch.Tensor, rows: list[int], device: torch.Tensor, ids
 
 
 def _rows_to_device(host: torch.Tensor, rows: list[int], device: torch.Tensor, ids: torch.Tensor) -> None:
+    # One scatter at the end: a copy of each run straight into scattered blocks would be a launch each.
     scratch = torch.empty((len(rows), *device.shape[1:]), dtype=device.dtype, device=device.device)
     for start, stop in _stretches(host, rows):
         scratch[start:stop].copy_(host[rows[start] : rows[stop - 1] + 1], non_blocking=True)

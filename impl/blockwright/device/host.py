@@ -43,6 +43,7 @@ def empty_host_caches_like(
 def _made(blocks: Blocks, num_blocks: int, dim: int, pinned: bool) -> torch.Tensor:
     shape = [num_blocks, *blocks.view.shape[1:]]
     strides, extent = [0] * len(shape), 1
+    # From the innermost dimension outwards, so that the host has the device's order of elements.
     for place in sorted(range(len(shape)), key=lambda place: (blocks.view.stride(place), -place)):
         strides[place] = extent
         extent *= max(1, shape[place])

@@ -10,7 +10,7 @@ table entries that have changed. So the cost of both depends on the changes, not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,11 +87,8 @@ class StepInputs:
         """
         views = self._views
         self._check_step("padded")
-        for name, given, least, most in (
-            ("num_requests", num_requests, self.num_requests, views.max_num_requests),
-            ("num_tokens", num_tokens, self.num_tokens, views.max_num_tokens),
-        ):
-            integer(name, given, least, most)
+        integer("num_requests", num_requests, self.num_requests, views.max_num_requests)
+        integer("num_tokens", num_tokens, self.num_tokens, views.max_num_tokens)
         views.pad(self.num_requests, num_requests, self.num_tokens, num_tokens)
         return self._of(views, num_requests, num_tokens)
 
@@ -227,11 +224,8 @@ class InputBatch:
         integer("max_num_requests", max_num_requests, 1)
         integer("max_num_tokens", max_num_tokens, 1)
         integer("max_model_len", max_model_len, 1)
-        # Without such layers any bound will do, 0 included.
-        if any(group.kv_cache_spec.reads_encoder for group in config.kv_cache_groups):
-            integer("max_encoder_len", max_encoder_len, 1)
-        else:
-            integer("max_encoder_len", max_encoder_len)
+        reads_encoder = any(group.kv_cache_spec.reads_encoder for group in config.kv_cache_groups)
+        integer("max_encoder_len", max_encoder_len, int(reads_encoder))  # without such layers any bound will do
         self.device = _device_of(device)
         if staged is False and self.device.type != "cpu":
             raise InvalidArgumentError(f"staged: inputs for {self.device} are staged; leave it out")
@@ -267,13 +261,12 @@ class InputBatch:
         device: str | torch.device = "cpu",
         staged: bool | None = None,
     ) -> InputBatch:
-        """Make a batch for a plan: the lengths and the use of caching are those that it was made for.
+        """Make a batch with the lengths and the caching that a plan was made for.
 
         Args:
-            plan: the answer of `plan_kv_cache`; its manager is to have the same ``max_model_len`` and
-                ``enable_caching``.
-            max_num_requests, max_num_tokens, device, staged: as for `InputBatch`; the tokens are those of all requests
-                of a step, where the plan has those of one.
+            plan: from `plan_kv_cache`; make the manager with the same ``max_model_len`` and ``enable_caching``.
+            max_num_requests, max_num_tokens, device, staged: as for `InputBatch`. `max_num_tokens` counts the tokens of
+                all requests of a step, while the plan's ``max_num_batched_tokens`` counts those of one request.
 
         Raises:
             InvalidArgumentError: names the argument.
@@ -293,11 +286,11 @@ class InputBatch:
     # ------------------------------------------------------------------ rows
 
     @property
-    def request_ids(self) -> list[str | None]:
+    def request_ids(self) -> list[Any]:
         """The request of each row, None where the row is free; up to the last row that is taken. O(rows)."""
         return self.replica.rows.request_ids
 
-    def row_of(self, request_id: str) -> int:
+    def row_of(self, request_id: Hashable) -> int:
         """Return the row of a request. O(1).
 
         Raises:
@@ -305,7 +298,7 @@ class InputBatch:
         """
         return self.replica.rows.row_of(request_id)
 
-    def block_ids(self, request_id: str) -> list[list[int]]:
+    def block_ids(self, request_id: Hashable) -> list[list[int]]:
         """Return a request's block ids per group, as its row has them. O(blocks).
 
         Raises:
@@ -315,7 +308,7 @@ class InputBatch:
 
     def add_request(
         self,
-        request_id: str,
+        request_id: Hashable,
         block_ids: KVCacheBlocks | Sequence[Sequence[int]] = (),
         draft_block_ids: Sequence[Sequence[int]] = (),
         num_encoder_tokens: int = 0,
@@ -339,7 +332,7 @@ class InputBatch:
         """
         self.replica.rows.add_request(request_id, block_ids, draft_block_ids, num_encoder_tokens)
 
-    def remove_request(self, request_id: str) -> None:
+    def remove_request(self, request_id: Hashable) -> None:
         """Free the row of a request. O(blocks).
 
         Raises:
@@ -347,7 +340,7 @@ class InputBatch:
         """
         self.replica.rows.remove_request(request_id)
 
-    def move_request(self, request_id: str, row: int) -> None:
+    def move_request(self, request_id: Hashable, row: int) -> None:
         """Move a request to a free row. O(blocks).
 
         Raises:
@@ -394,7 +387,7 @@ class InputBatch:
         """
         self.replica.rows.apply(_as_list(requests), allocation)
 
-    def slots(self, request_id: str, group: int, start: int, stop: int) -> torch.Tensor:
+    def slots(self, request_id: Hashable, group: int, start: int, stop: int) -> torch.Tensor:
         """Return the slots of positions start .. stop - 1 of a request, such as its encoder's tokens.
 
         Int64 (stop - start,), on the device. Complexity: O(positions).

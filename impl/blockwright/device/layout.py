@@ -147,6 +147,7 @@ def check_apart(src: list[Blocks], dst: list[Blocks]) -> None:
     """
     if src[0].view.device != dst[0].view.device:
         return
+    # A sweep over addresses: only a span that begins before another ends can overlap it.
     spans = sorted(
         (*addresses(blocks.view), side, index)
         for side, pool in enumerate((src, dst))
@@ -224,6 +225,7 @@ def row_pieces(host: torch.Tensor, other: torch.Tensor, limit: int) -> list[tupl
     Returns:
         The pieces of both, in pairs; None if there would be more than `limit`.
     """
+    # The largest stride first: the dimensions that lie together in memory are then at the end.
     inner = sorted(range(1, host.dim()), key=lambda dim: host.stride()[dim], reverse=True)
     host, other = host.permute(0, *inner), other.permute(0, *inner)
     whole = host.dim()

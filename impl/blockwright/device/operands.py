@@ -59,11 +59,7 @@ def require_scale(value: float) -> float:
 
 
 def require_apart(name: str, out: torch.Tensor, other: torch.Tensor) -> None:
-    """Check that `out` shares no memory with the argument `name`, which is read after `out` is first written.
-
-    Raises:
-        InvalidArgumentError: their addresses meet; interleaved views are refused, too.
-    """
+    """Refuse an `out` that meets (interleaved views, too) the argument `name`, which is read after `out` is written."""
     if out.device.type == "meta" or not out.numel() or not other.numel():
         return
     (start, stop), (other_start, other_stop) = addresses(out), addresses(other)

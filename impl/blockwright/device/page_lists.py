@@ -41,12 +41,14 @@ class PageLists:
         torch.add(lens, size - 1, out=pages).floor_divide_(size)
         torch.cumsum(pages, 0, dtype=torch.int32, out=indptr[1:])
         torch.sub(pages, 1, out=last).mul_(-size).add_(lens)
+        # A request without tokens has no page, for which the line above gives a full one.
         torch.minimum(last, lens, out=last)
         return indptr, last
 
     def indices(self, indptr: torch.Tensor, total: int) -> torch.Tensor:
         """Return the pages of all requests, `total` of them. O(total)."""
         place, row, entry = self._scratch[:, :total]
+        # The request that each page is of, and then the page's place in that request's row of the table.
         torch.searchsorted(indptr[1:], place, right=True, out_int32=True, out=row)
         torch.index_select(indptr, 0, row, out=entry)
         torch.sub(place, entry, out=entry).add_(row, alpha=self._width)

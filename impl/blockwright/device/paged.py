@@ -116,6 +116,7 @@ class KVPages:
 
 def _scales_of(tiles: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return the scale of each tile: its largest number becomes the dtype's largest; 1 for zeros and for NaN."""
+    # An infinite scale would make every other number of the tile 0.
     largest = tiles.abs().amax(dim=-1).clamp(max=torch.finfo(torch.float32).max)
     scales = largest / torch.finfo(dtype).max
     return torch.where(scales > 0, scales, torch.ones_like(scales))
@@ -166,6 +167,7 @@ def require_spec(spec: object, pages: KVPages) -> AttentionSpec:
         )
     name = str(spec.dtype).removeprefix("torch.")
     name, dtype = _ALIASES.get(name, name), pages.keys.dtype
+    # "fp8" names no one form, so that a cache in any float of one byte is meant.
     if dtype not in SMALL_FLOATS if name == "fp8" else dtype != getattr(torch, name, None):
         raise InvalidArgumentError(
             f"cache is {dtype} and spec declares {spec.dtype}; pass the cache and the spec of one layer"
@@ -208,6 +210,7 @@ def pages_in(pages: torch.Tensor, spec: AttentionSpec, dtype: torch.dtype, scale
     shape = (kv.shape[0], spec.block_size, spec.num_kv_heads)
     if rank and by_token:
         keys = kv[..., : rank * dtype_size(spec.dtype)].view(dtype)[:, :, None]
+        # The rotary part comes last in a token's bytes; it has no scales, hence two bytes an element.
         rope = kv[..., kv.shape[2] - 2 * (spec.head_size - rank) :].view(torch.bfloat16)[:, :, None]
         return KVPages(keys, keys, scales, scales, rope, True, True)
     if rank:

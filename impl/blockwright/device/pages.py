@@ -95,6 +95,7 @@ class Family:
         if self.spec.is_recurrent:
             return 1
         factor = max(1, min(page // self.pages[0], max_block_size // self.spec.block_size))
+        # A block must not straddle two chunks, of which a hit needs only one.
         if (chunk := self.spec.chunk) is not None:
             while chunk % (self.spec.block_size * factor):
                 factor -= 1

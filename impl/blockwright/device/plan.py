@@ -196,6 +196,7 @@ def _chosen(
     layouts: Sequence[Layout], memory: _Memory, limits: RequestLimits, max_loss: float, group_cost: float
 ) -> Layout:
     """Return the layout with the fewest groups among those worth at least 1 - `max_loss` of the best one."""
+    # Exact numbers: layouts that cost the same compare as equal on every machine.
     each = Fraction(group_cost)
     costs = [memory.cost(layout, limits) * (1 + each * len(layout.groups)) for layout in layouts]
     # law: LAYOUT-9
@@ -308,6 +309,7 @@ def _too_much_waste(plan: KVCachePlan, max_padding: float) -> InvalidArgumentErr
     worst = max(plan.groups, key=lambda group: group.waste_bytes * group.blocks_per_request)
     used = len(worst.layer_names)
     absent = sum(plan.page_sizes[used:])
+    # Name the larger part: tensors on which the group has no layer, or pages larger than what its layers fill.
     if 2 * absent > worst.waste_bytes:
         cause = f"has layers on {used} of {plan.layers_per_block} tensors; pass another layers_per_group"
     else:

@@ -14,15 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from blockwright.device.operands import (
-    FLOATS,
-    IDS,
-    SMALL_FLOATS,
-    as_bytes,
-    on_host,
-    require_tensor,
-    require_written,
-)
+from blockwright.device.operands import FLOATS, IDS, SMALL_FLOATS, as_bytes, on_host, require_tensor, require_written
 from blockwright.device.paged import KVPages, pages_of
 from blockwright.errors import BlockError, InvalidArgumentError
 
@@ -131,6 +123,7 @@ def _check_slots(slots: torch.Tensor, pages: KVPages) -> bool:
     if not slots.numel():
         return False
     block_size, num_slots = pages.block_size, pages.num_blocks * pages.block_size
+    # Sorted once: range, null block and duplicates are then seen at the ends and between neighbours.
     ordered = slots.sort().values
     low, high = int(ordered[0]), int(ordered[-1])
     if low < -1 or high >= num_slots:

@@ -48,6 +48,7 @@ class Views:
         self._lens = counts[rows + 1 : 4 * rows + 1].view(3, rows)
         self._key_starts = counts[4 * rows + 1 : 5 * rows + 2]
         self.groups, self._lists, self._scratch = replica.groups, dict[int, PageLists](), words[:0].int()
+        # Every group has a tensor of each kind, so that a caller can index them by group without asking for its kind.
         no_states = torch.zeros((rows, 1), dtype=torch.int32, device=words.device)
         block_tables, slots, reads, writes = [], [], [], []
         for group in replica.groups:
@@ -157,9 +158,11 @@ class Staging:
         num_words, num_counts = rows * num_tokens + changed, len(self._host_counts) + changed
         self.num_bytes = 8 * num_words + 4 * num_counts
         if self.num_bytes > len(self._landing):
+            # Twice what is needed, so that steps that grow do not each take pinned memory.
             self._make_buffers(2 * self.num_bytes)
         self._turn = 1 - self._turn
         event = self._events[self._turn]
+        # The copy out of this buffer, two steps ago, may still be under way.
         if event is not None:
             event.synchronize()
         staged = self._buffers[self._turn][: self.num_bytes]

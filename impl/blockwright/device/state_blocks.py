@@ -69,6 +69,7 @@ class StateSteps:
             max_query_len = int(self.counts.max()) if requests else 0
         self.longest = min(max_query_len, tokens)
         row = torch.arange(tokens, device=device)
+        # Padding counts as the last request's, so that every row can index one; `real` tells it apart.
         self.request = torch.searchsorted(self.starts, row, right=True).sub(1).clamp(0, max(0, requests - 1))
         self.place = row - self.starts[self.request] if requests else row
         self.real = row < self.starts[-1]
@@ -87,6 +88,7 @@ class StateSteps:
         for request, (count, drafts, read, writes) in enumerate(
             zip(counts, self.drafts.tolist(), self.reads.tolist(), self.writes.tolist(), strict=True)
         ):
+            # Padding: no state of it is read or written, so its blocks may be anything.
             if count == 0:
                 continue
             if not 0 <= drafts < min(count, len(writes)):
@@ -141,7 +143,7 @@ def write_states(
 
 
 def require_state_cache(name: str, cache: torch.Tensor, dims: int) -> torch.Tensor:
-    """Return `cache` if it holds states of `ndim` dimensions, blocks first, without overlap."""
+    """Return `cache` if it is a tensor of `dims` dimensions, blocks first, whose elements share no memory."""
     cache = require_tensor(name, cache, ("num_blocks", *("size",) * (dims - 1)), FLOATS + SMALL_FLOATS, cache.device)
     require_written(name, cache)
     return cache

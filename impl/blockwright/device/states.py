@@ -94,6 +94,7 @@ def selective_scan(
     dtype = torch.promote_types(torch.promote_types(x.dtype, torch.float32), _wide(state_cache.dtype))
     y = torch.zeros((tokens, channels), dtype=dtype, device=device)
     if tokens and steps.counts.shape[0]:
+        # Channels do not depend on each other, so that they can be cut to what the scratch memory holds.
         width = max(1, SCRATCH_ELEMENTS // max(1, tokens * size))
         for start in range(0, channels, width):
             part = slice(start, start + width)
@@ -191,6 +192,7 @@ def causal_conv(
     window[:, :, kept] = inputs
     row = torch.arange(tokens, device=device)
     for back in range(1, kept + 1):
+        # An input so far back is one of the step's, or, before the request's first of these, one of the state's.
         here = (steps.place >= back)[:, None]
         place = (kept + steps.place - back).clamp(0, kept - 1)
         old = before.gather(2, place[:, None, None].expand(-1, channels, 1))[:, :, 0]

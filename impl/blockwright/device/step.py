@@ -161,8 +161,10 @@ def _check_table(step: Step) -> None:
     if not entries.numel():
         return
     read = entries < last[:, None]
+    # Requests with fewer entries than the longest would index behind the table; `read` leaves those out.
     blocks = step.table.gather(1, entries.clamp(max=width - 1))
     check_blocks("block_table", blocks, first, read, step.pages)
+    # Sinks lie before the span that a window reads, so their entries are checked apart.
     if heads := min(-(-step.spec.sink_len // block_size), width):
         read = torch.arange(heads, device=low.device) < last[:, None]
         check_blocks("block_table", step.table[:, :heads], torch.zeros_like(first), read, step.pages)

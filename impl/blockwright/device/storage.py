@@ -186,7 +186,7 @@ class KVCacheStorage:
         return self._views[layer_name]
 
     def tensors_of(self, group: int) -> list[torch.Tensor]:
-        """Return the tensors that a group's layers use: what to copy for its blocks. O(1).
+        """Return the tensors in which a block of this group has a page; copy these to move the block. O(1).
 
         Raises:
             InvalidArgumentError: no such group.

@@ -14,9 +14,9 @@ from blockwright.errors import InvalidArgumentError
 class Transfer:
     """A movement of blocks that was queued; on the CPU it is done when the call returns.
 
-    Until it is done, keep both pools alive, write no source block and touch no destination block. Work that was queued
-    earlier on the current stream needs no care: the transfer comes after it. Before later work: - on a stream that is
-    not the transfer's own, call `wait`; - of the host, which reads or writes a pool of host memory, call `synchronize`.
+    Until it is done, keep both pools alive, write no source block and touch no destination block. The transfer comes
+    after the work that the current stream held before. Call `wait` before later work on another stream than the
+    transfer's own, and `synchronize` before the host reads or writes a pool in its memory.
 
     Attributes:
         event: recorded behind the last copy; None if nothing is under way.
@@ -67,6 +67,7 @@ def run(device: torch.device | None, stream: torch.cuda.Stream | None, work: Cal
         return Transfer()
     current = torch.cuda.current_stream(device)
     queue = current if stream is None else stream
+    # Blocks that the current stream still writes must be complete before they are copied.
     if queue != current:
         queue.wait_stream(current)
     with torch.inference_mode(), torch.cuda.stream(queue):

@@ -15,19 +15,8 @@ from blockwright.observe.stream import Batch, EventStream, Snapshot
 from blockwright.observe.trace import Trace, trace
 
 __all__ = [
-    "Batch",
-    "EventStream",
-    "Fact",
-    "Journal",
-    "JournalReader",
-    "Picture",
-    "PrefixIndex",
-    "Snapshot",
-    "Trace",
-    "draw",
-    "dump",
-    "restore",
-    "trace",
-]
+    "Batch", "EventStream", "Fact", "Journal", "JournalReader", "Picture", "PrefixIndex", "Snapshot", "Trace", "draw",
+    "dump", "restore", "trace",
+]  # fmt: skip
 
 _guard(globals(), __all__)

@@ -84,12 +84,14 @@ class Answers:
                 if self._num_waiting >= WAITING:
                     self.num_dropped += 1
                     continue
+                # No request is longer: what is gets the answer to an empty one, the end alone.
                 self._clients.setdefault(client, _Client()).asked.append(rest[1] if len(rest[1]) <= 24 else b"")
                 self._num_waiting += 1
 
     def send(self) -> int:
         """Send all that the consumers can take now; return in how many milliseconds to try again."""
         now, num_open = time.monotonic(), sum(each.answer is not None for each in self._clients.values())
+        # While others wait for a turn, one that does not read must not keep it.
         patience = PATIENCE if num_open < OPEN or not self._num_waiting else 0.25
         wait = 100
         for name, client in list(self._clients.items()):
@@ -148,6 +150,7 @@ class Answers:
         return True
 
     def _fits(self, client: _Client, size: int) -> bool:
+        # One message may be larger than the bound: a snapshot in one piece.
         if self.num_unread == 0:
             return True
         if client.num_unread == 0:

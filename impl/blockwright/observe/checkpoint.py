@@ -70,6 +70,7 @@ def restore(manager: KVCacheManager, data: bytes, identity: bytes, hasher: Block
         return 0
     stored = _checked_prefixes(manager, prefixes)
     restored, classes = _checked_blocks(manager, stored, blocks)
+    # All are taken, and then given back in the order in which the dump wants them taken again.
     taken = pool.get_new_blocks(count)
     try:
         for block, number in sorted(restored.items(), key=lambda each: each[1]):
@@ -78,6 +79,7 @@ def restore(manager: KVCacheManager, data: bytes, identity: bytes, hasher: Block
         pool.free_blocks(taken)
         pool.reset_prefix_cache()
         raise
+    # Before the others, so that a block without content is taken before one with some.
     pool.free_blocks([each for each in taken if each.block_id not in restored][::-1])
     free_classed(pool, list(restored), classes)
     return len(restored)
@@ -180,7 +182,7 @@ def _refuse_weak_keys(manager: KVCacheManager) -> None:
 
 
 def _whose(manager: KVCacheManager, identity: bytes, hasher: BlockHasher | None) -> str:
-    """Return a digest of all that must be the same: identity, configuration, and the hasher's key of one token."""
+    """Return a digest that two managers share if one may restore the other's dump: identity, configuration, hasher."""
     key = b"" if hasher is None else Request("key", [0] * (1 + hasher.key_lookahead), 1, hasher=hasher).block_hashes[0]
     sizes = [each.block_size for each in manager.managers]
     return hashlib.sha256(repr((LAYOUT, identity, key, sizes, manager.kv_cache_config)).encode()).hexdigest()

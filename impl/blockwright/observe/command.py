@@ -26,11 +26,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the lines; return the exit code.
-
-    Raises:
-        InvalidArgumentError: the file is no timeline, or names no such block or request.
-    """
+    """Print the lines, return the exit code; `InvalidArgumentError` for a file or a name that is not there."""
     facts = read_timeline(args.file)
     lines = list(life(facts, request=args.request, block=args.block))
     if not lines and args.request is not None:

@@ -182,6 +182,7 @@ class KnownBlocks:
         """Note what follows a prefix, and its hash then. Another hash of the same content stays."""
         parent, own = edge
         child = self.children.get(parent)
+        # Most prefixes have one child, for which a tuple takes a fraction of a dict's memory.
         if child is None:
             self.children[parent] = (own, block_hash)
         elif isinstance(child, tuple):
@@ -218,7 +219,7 @@ class KnownBlocks:
 
 
 def _left(child: Child, kept: set[BlockHash]) -> Child | None:
-    """Return what is kept of what follows a prefix."""
+    """Return what follows a prefix, cut to the hashes kept; None if nothing is left of it."""
     if isinstance(child, tuple):
         return child if child[1] in kept else None
     pairs = [(own, tuple([each for each in many if each in kept])) for own, many in child.items()]

@@ -20,11 +20,11 @@ from blockwright.observe.known_blocks import KnownBlocks, Own, rest_of
 Item = tuple[str, int, int]
 """A multimodal item of a prompt: identifier, offset, length."""
 
+# The largest id that events have among their tokens: wider ones are items (`events.WIDE`).
 _MOST = (1 << 31) - 1
-"""The largest id that events have among their tokens: wider ones are items (`events.WIDE`)."""
 
+# Tokens that are packed at first: most prompts are unknown to most engines.
 _FIRST = 128
-"""Tokens that are packed at first: most prompts are unknown to most engines."""
 
 
 class Prompt:
@@ -138,7 +138,7 @@ def walk(known: KnownBlocks, prompt: Prompt, size: int = 0, row: Places = ()) ->
 def _following(
     known: KnownBlocks, prompt: Prompt, start: int, reached: tuple[BlockHash | None, ...]
 ) -> Iterator[tuple[int, tuple[BlockHash, ...]]]:
-    """Yield what follows a prefix in the tree and in the prompt."""
+    """Yield the ends and hashes of the next longer prefixes that both the tree and the prompt have."""
     for parent in reached:
         child = known.children.get(parent)
         if isinstance(child, tuple):
@@ -303,6 +303,7 @@ def longest_hit(known: KnownBlocks, prompt: Prompt, layout: CacheLayout, media: 
             groups.append(Found(group, met(ends, hashes, places), size(at, names), begin // group.block_size))
         return groups
 
+    # One group that reads everything, on one medium: the walk has stopped at the first gap already.
     if len(blocks) == 1 == len(media) and row[0] == layout.unit and not layout.groups[0].margin:
         pairs = zip(reversed(ends), reversed(hashes), strict=True)  # all but the last were met
         return next((at for at, each in pairs if at <= most and at % row[0] == 0 and _is_met(each, row[1])), 0)

@@ -71,14 +71,14 @@ class Metrics(Collector):
         """Start the manager's journal, unless it has one, and register.
 
         Args:
-            manager: asked for usage; its journal has the rest. Counts begin where the journal does.
+            manager: the usage is read from it, and all counts from its journal, so that they begin where that does.
             sample: share of the blocks whose times are followed, 0.0 to 1.0.
             model_name, engine: labels of every number.
             names: ``"vllm"`` or ``"sglang"``.
             transfers: returns the statistics of transfers, by their pair of media.
-            connector: its transfers, instead. Its lookups are in the manager's journal without more.
-            worker: its transfers, instead.
-            registry: where Prometheus finds them, ``prometheus_client.REGISTRY`` for example; None: register later.
+            connector: take the transfers from this connector instead. Its lookups are in the manager's journal anyway.
+            worker: take the transfers from this worker instead.
+            registry: register there, for example with ``prometheus_client.REGISTRY``; None to register later.
 
         Raises:
             InvalidArgumentError: names the argument.
@@ -223,7 +223,7 @@ class Metrics(Collector):
                 yield self._histogram(name, text, LATENCY_BOUNDS, waits, sum(each.wait_seconds for each in found))
 
     def _by_pair(self, pairs: Mapping[Pair, TransferStats | PairStats]) -> Iterator[Metric]:
-        """Yield what was moved between each two media, the disk and stores that engines share among them."""
+        """Yield what was moved between each two media; the disk and the stores that engines share are media, too."""
         labels = [*self._labels, "source", "target"]
         for name, text in _MOVED.items():
             family = CounterMetricFamily(f"blockwright:kv_transfer_{name}", text, labels=labels)

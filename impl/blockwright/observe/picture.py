@@ -19,12 +19,7 @@ HELD: Final = "held"
 SHARED: Final = "shared"
 
 MARKS: Final = {NULL: "-", FREE: ".", CACHED: "o", HELD: "#", SHARED: "+"}
-MEANINGS: Final = {
-    HELD: "held by one",
-    SHARED: "shared",
-    CACHED: "free, still cached",
-    FREE: "free",
-}
+MEANINGS: Final = {HELD: "held by one", SHARED: "shared", CACHED: "free, still cached", FREE: "free"}
 THEMES: Final = ("auto", "light", "dark")
 LIGHT: Final = (
     ".bw text{fill:#1f2328}.bw .faint{fill:#59636e}.bw .free{fill:#ffffff;stroke:#afb8c1}"
@@ -217,7 +212,7 @@ def draw(manager: KVCacheManager, max_blocks: int = 256, max_requests: int = 16,
         for at, blocks in enumerate(manager.get_block_ids(name)):
             kind = type(manager.managers[at].kv_cache_spec).__name__.removesuffix("Spec").removesuffix("Attention")
             hidden = max(0, len(blocks) - max_entries)
-            rows.append(Row(name, _words(kind), blocks[: len(blocks) - hidden], hidden))
+            rows.append(Row(str(name), _words(kind), blocks[: len(blocks) - hidden], hidden))
     return Picture(states, rows, len(names), max_blocks)
 
 

@@ -97,7 +97,7 @@ class PrefixIndex:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Fold in the batches that are due; each is worked out first, and then put in, which may be done twice."""
+        """Fold in the due batches: each is worked out first, and then put in; putting one in twice does no harm."""
         while self._due:
             due = self._due[0]
             known = self._ranks[due[0]]
@@ -155,6 +155,7 @@ class PrefixIndex:
                 [self._found(each, prompt, media, group_id, block_size, most) for each in self._of(rank)], default=0
             )
 
+        # Wide ids are handled once plain ones fail, since hardly any prompt has some.
         try:
             return longest(prompt)
         except InvalidArgumentError:

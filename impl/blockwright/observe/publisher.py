@@ -23,7 +23,6 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 import zmq
@@ -38,8 +37,8 @@ from blockwright.observe.wire import Encoder
 END = b"\xff" * 8
 """The number that ends an answer."""
 
+# Events of a snapshot in one message.
 _CHUNK = 1000
-"""Events of a snapshot in one message."""
 
 
 class ZmqPublisher:
@@ -135,7 +134,7 @@ class ZmqPublisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _wake(self) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator
-from types import TracebackType
 from typing import Final, Self
 
 import zmq
@@ -36,12 +35,12 @@ MAX_MESSAGE: Final = 1 << 26
 MAX_SNAPSHOT: Final = 1 << 30
 """Bytes of the messages of a snapshot, at most."""
 
+# How many times its patience a subscriber gives a whole answer.
 _WHOLE = 30
-"""How many times its patience a subscriber gives a whole answer."""
 
+# Questions under way: yields a request to send, or None to hear more of the answer; is sent the message that comes;
+# returns whether the publisher answered.
 _Asking = Generator[bytes | None, list[bytes], bool]
-"""Questions under way: yields a request to send, or None to hear more of the answer; is sent the message that comes;
-returns whether the publisher answered."""
 
 
 class ZmqSubscriber:
@@ -52,7 +51,7 @@ class ZmqSubscriber:
 
     Attributes:
         index: the prefixes that the engine can find, as far as reported; another object after each snapshot.
-            num_snapshots, num_replays: how often batches were missed.
+        num_snapshots, num_replays: how often missed batches were mended by a snapshot, and by sending them again.
         is_complete: whether all that the engine can find is in the index, as far as batches tell. False until its
             first batch or a snapshot was heard, and after a batch that is lost for good, until the engine clears its
             cache or another snapshot comes.
@@ -117,7 +116,7 @@ class ZmqSubscriber:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def poll(self, timeout: float = 0.1) -> int:
@@ -199,7 +198,7 @@ class ZmqSubscriber:
         self._applied(events)
 
     def _begin_anew(self) -> None:
-        """Forget the blocks of the rank that is followed: what comes is of another life of the engine."""
+        """Forget the blocks of the rank that is followed, since the engine was restarted."""
         self.index.apply(_cleared(self._rank))
         self._next = self._last = None
 
@@ -262,7 +261,7 @@ class ZmqSubscriber:
         self._until = min(time.monotonic() + self._patience, self._until_whole)
 
     def _hear(self, timeout: float) -> None:
-        """Continue the request for `seconds`, or until the next message."""
+        """Wait for the next message of an answer, for at most `timeout` seconds."""
         left = self._until - time.monotonic()
         if left <= 0 or self._dealer is None or self._asking is None:
             self._end(False)
@@ -316,7 +315,7 @@ class ZmqSubscriber:
         return (yield from self._numbered(0))
 
     def _numbered(self, start: int) -> _Asking:
-        """Apply all batches from a number on; return False if that is not the batch that was applied last."""
+        """Apply the batches from `start` on; return False if the first is not the batch that was applied last."""
         request: bytes | None = start.to_bytes(8, "big")
         is_first = True
         while True:
@@ -392,7 +391,7 @@ def _read(payload: bytes) -> Events | InvalidArgumentError:
 
 
 def _cleared(rank: int) -> Events:
-    """Return that a rank has nothing."""
+    """Return a batch of events that clears the blocks of a rank."""
     events = Events(rank)
     events.append(AllBlocksCleared())
     return events

@@ -94,6 +94,7 @@ def read_timeline(path: Path) -> list[dict[str, Any]]:
         with path.open("rb") as packed:
             file = gzip.GzipFile(fileobj=packed) if packed.read(2) == b"\x1f\x8b" else packed
             packed.seek(0)
+            # One byte beyond the bound shows that there is more, without unpacking a small file of any length.
             text = file.read(_MOST + 1)
         if len(text) > _MOST:
             raise ValueError(f"it has more than {_MOST:,} bytes")
@@ -111,6 +112,7 @@ def read_timeline(path: Path) -> list[dict[str, Any]]:
 
 
 _MOST: Final = 1 << 28
+# Fields by which files of others are known, and what these are.
 _MARKS: Final = {
     "schemaVersion": "a trace of torch.profiler",
     "deviceProperties": "a trace of torch.profiler",
@@ -122,7 +124,6 @@ _MARKS: Final = {
     "event": "events that Dynamo recorded",
     "event_id": "events of TensorRT-LLM",
 }
-"""Fields by which files of others are known, and what these are."""
 
 
 def _parsed(text: str) -> Any:

@@ -30,6 +30,7 @@ VERBS: Final = (
 _NAME: Final = VERBS.index("name") << 59
 CLOSED, FULL = 0, 1
 """Why a trace ends: its last word names nobody, and has this number."""
+# The kinds of layers in the specification, with their numbers; a recurrent one has its blocks beside the table.
 _KINDS = {
     "FullAttentionSpec": ("Full",),
     "SlidingWindowSpec": ("Sinks", "sink_len", "sliding_window"),
@@ -37,7 +38,6 @@ _KINDS = {
     "MambaSpec": ("Mamba",),
     "CrossAttentionSpec": ("Cross",),
 }
-"""The kinds of layers in the specification, with their numbers; a recurrent one has its blocks beside the table."""
 
 
 class Trace:
@@ -100,6 +100,7 @@ class Trace:
         """Write down words, behind the names of requests; a trace that cannot go on ends, and says so."""
         names = self._tape.names | {int(each.uid) % HOLDERS: each.request_id for each in self._state.running.values()}
         self._tape.names = {}
+        # Each name is written once, before the first words with its holder.
         data = [_named(holder, names[holder]) for holder in names.keys() - self._known]
         self._known = set(names)
         try:

@@ -140,7 +140,7 @@ def _wire_text(text: str) -> str:
 
 
 def _text_of(written: str | None) -> str | None:
-    """Return the text that `_wire_text` wrote. O(text)."""
+    """Undo `_wire_text`. O(text)."""
     if written is None or written.isascii():
         return written
     return _WRITTEN.sub(lambda found: chr(int(found[1], 16)), written)
@@ -155,8 +155,8 @@ def hash_of(block_hash: BlockHash) -> int:
     return _from_bytes(block_hash[:32][-8:]) if isinstance(block_hash, bytes) else block_hash
 
 
+# The same without a check of its argument, for each event.
 _hash_of = hash_of
-"""The same without a check of its argument, for each event."""
 
 
 class _Kinds(dict[int, tuple[int | None, str | None, int | None]]):
@@ -411,6 +411,7 @@ _MAPS = msgspec.msgpack.Decoder(_ReadMaps)
 _EACH = msgspec.msgpack.Decoder(_ReadEach)
 _UNREADABLE: Final = (msgspec.MsgspecError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _KNOWN: Final = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
+# The media by all names that engines have for them.
 _MEDIA: Final = {
     name: medium
     for medium, names in {
@@ -422,7 +423,6 @@ _MEDIA: Final = {
     }.items()
     for name in names
 }
-"""The media by all names that engines have for them."""
 
 
 class Events(list[KVCacheEvent]):

@@ -32,81 +32,37 @@ from blockwright.offload.tiers.transfers import Finished, StoreStart, Transfer
 from blockwright.offload.worker import OffloadingHandler, OffloadingWorker, TransferResult, TransferSpec
 
 if TYPE_CHECKING:
-    from blockwright.offload.disk import DiskBackend, DiskStore
+    from blockwright.offload.disk import DiskBackend, DiskStore, StoreCheck, check_store
     from blockwright.offload.host import HostHandler, HostPool
     from blockwright.offload.identity import CacheIdentity
-    from blockwright.offload.media import (
-        ByteStore,
-        DiskLoadStoreSpec,
-        RelayHandler,
-        SharedLoadStoreSpec,
-        StoreHandler,
-    )
+    from blockwright.offload.media import ByteStore, DiskLoadStoreSpec, RelayHandler, SharedLoadStoreSpec, StoreHandler
     from blockwright.offload.shared.file_system import FileSystemStore
     from blockwright.offload.shared.manager import SharedStoreManager
     from blockwright.offload.shared.mooncake import MooncakeStore
     from blockwright.offload.shared.valkey import ValkeyStore
 
-ON_DEMAND: Final = {
-    "ByteStore": "media",
-    "CacheIdentity": "identity",
-    "DiskBackend": "disk",
-    "DiskLoadStoreSpec": "media",
-    "DiskStore": "disk",
-    "FileSystemStore": "shared.file_system",
-    "HostHandler": "host",
-    "HostPool": "host",
-    "MooncakeStore": "shared.mooncake",
-    "RelayHandler": "media",
-    "SharedLoadStoreSpec": "media",
-    "SharedStoreManager": "shared.manager",
-    "StoreHandler": "media",
-    "ValkeyStore": "shared.valkey",
+_LATER: Final = {
+    "disk": ("DiskBackend", "DiskStore", "StoreCheck", "check_store"),
+    "host": ("HostHandler", "HostPool"),
+    "identity": ("CacheIdentity",),
+    "media": ("ByteStore", "DiskLoadStoreSpec", "RelayHandler", "SharedLoadStoreSpec", "StoreHandler"),
+    "shared.file_system": ("FileSystemStore",),
+    "shared.manager": ("SharedStoreManager",),
+    "shared.mooncake": ("MooncakeStore",),
+    "shared.valkey": ("ValkeyStore",),
 }
+ON_DEMAND: Final = {name: module for module, names in _LATER.items() for name in names}
 """Public names, and the module of each."""
 
 __all__ = [
-    "ARCOffloadingManager",
-    "Backend",
-    "BlockHint",
-    "BlockIDsLoadStoreSpec",
-    "BlockStatus",
-    "ByteStore",
-    "CPUBackend",
-    "CPULoadStoreSpec",
-    "CacheIdentity",
-    "ConnectorStats",
-    "DiskBackend",
-    "DiskLoadStoreSpec",
-    "DiskStore",
-    "FileSystemStore",
-    "Finished",
-    "Forgotten",
-    "GPULoadStoreSpec",
-    "HostHandler",
-    "HostPool",
-    "LRUOffloadingManager",
-    "LoadResult",
-    "LoadStoreSpec",
-    "MooncakeStore",
-    "OffloadChain",
-    "OffloadingConnector",
-    "OffloadingEvent",
-    "OffloadingHandler",
-    "OffloadingManager",
-    "OffloadingWorker",
-    "PrepareStoreOutput",
-    "RelayHandler",
-    "SharedLoadStoreSpec",
-    "SharedStoreManager",
-    "SlotBackend",
-    "StoreHandler",
-    "StoreStart",
-    "Transfer",
-    "TransferResult",
-    "TransferSpec",
-    "ValkeyStore",
-]
+    "ARCOffloadingManager", "Backend", "BlockHint", "BlockIDsLoadStoreSpec", "BlockStatus", "ByteStore", "CPUBackend",
+    "CPULoadStoreSpec", "CacheIdentity", "ConnectorStats", "DiskBackend", "DiskLoadStoreSpec", "DiskStore",
+    "FileSystemStore", "Finished", "Forgotten", "GPULoadStoreSpec", "HostHandler", "HostPool", "LRUOffloadingManager",
+    "LoadResult", "LoadStoreSpec", "MooncakeStore", "OffloadChain", "OffloadingConnector", "OffloadingEvent",
+    "OffloadingHandler", "OffloadingManager", "OffloadingWorker", "PrepareStoreOutput", "RelayHandler",
+    "SharedLoadStoreSpec", "SharedStoreManager", "SlotBackend", "StoreCheck", "StoreHandler", "StoreStart", "Transfer",
+    "TransferResult", "TransferSpec", "ValkeyStore", "check_store",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -199,7 +199,7 @@ class OffloadingConnector:
         return build_connector(manager, tensors, *stores, store_on, write, block_dim, events, *kept)
 
     def _require(self) -> None:
-        """Refuse a call that cannot be served.
+        """Refuse calls in a forked process, and after an interrupted call.
 
         Raises:
             UnsupportedError: this process was forked off the one that made the connector.
@@ -260,6 +260,7 @@ class OffloadingConnector:
         if is_asked:
             self._check_keys(request)
         with self._changing():
+            # It starts anew: its first blocks may have left the tiers since they were stored.
             self._found.pop(name, None)
             self._stores.forget(name)
             if not is_asked:
@@ -428,6 +429,7 @@ class OffloadingConnector:
             Whatever a handler raises when it is waited for: the step must not run then.
         """
         with self._changing():
+            # From here on the step may write to blocks that still wait to be stored.
             self._stores.behind.clear()
             self._stores.store_evicted()
             failure = self._desk.run_first(self._stores.copies)
@@ -541,8 +543,12 @@ class OffloadingConnector:
             # The last poll reports what has ended meanwhile; after the time is up it waits for nothing.
             if self._is_quiet() or left <= 0:
                 return self.poll()
-            pause = 0.0001 if has_landed else min(2 * pause, LONGEST_PAUSE)
-            time.sleep(min(pause, left))
+            # Where something has landed, what waited for it may end at once.
+            if has_landed:
+                pause = 0.0001
+            else:
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, LONGEST_PAUSE)
 
     def _is_quiet(self) -> bool:
         return self._desk.is_idle and not (self._loads or self._ended or self._stores.under_way)

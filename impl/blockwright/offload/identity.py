@@ -49,11 +49,7 @@ class CacheIdentity:
     extras: Mapping[str, Scalar] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse other types, and keep a copy of the extras.
-
-        Raises:
-            InvalidArgumentError: a field has another type, or the block size is below 1.
-        """
+        """Refuse fields of other types or a block size below 1 (`InvalidArgumentError`); copy the extras."""
         for name, kind in (("model", str), ("layout", str), ("dtype", str), ("hash_seed", bytes)):
             if not isinstance(getattr(self, name), kind):
                 raise InvalidArgumentError(f"{name}: must be {kind.__name__}, not {_kind(getattr(self, name))}")
@@ -126,11 +122,7 @@ def _kind(value: object) -> str:
 
 
 def checked_identity(identity: object) -> CacheIdentity:
-    """Return an argument that must be an identity.
-
-    Raises:
-        InvalidArgumentError: it is none.
-    """
+    """Return an argument that must be an identity; raise an `InvalidArgumentError` if it is none."""
     if not isinstance(identity, CacheIdentity):
         raise InvalidArgumentError(f"identity: must be a CacheIdentity, not {_kind(identity)}")
     return identity

@@ -127,11 +127,7 @@ class JobQueue:
         self._whole = Wholeness("close the handler, and make a new one")
 
     def _own_lock(self) -> threading.Lock:
-        """Return the lock, which in a process that was forked off a thread may hold that is not there.
-
-        Raises:
-            UnsupportedError: this is such a process.
-        """
+        """Return the lock; in a forked process, where none may ever let it go, raise an `UnsupportedError`."""
         if self._is_forked:
             raise UnsupportedError(
                 "handler: it belongs to the process that made it, and its threads do not run in this one"
@@ -303,7 +299,7 @@ class JobQueue:
             return {pair: counters.stats() for pair, counters in self._counters.items()}
 
     def stop(self) -> None:
-        """Cancel all transfers and let the threads end; it also ends one that is not whole."""
+        """Cancel all transfers and let the threads end; a queue that is not whole can be stopped, too."""
         if self._is_forked:
             self._closed = True
             self._threads.clear()
@@ -366,7 +362,7 @@ def _moved(taken: Sequence[tuple[Job, Part]]) -> list[int | BaseException]:
 
 
 def _outcome(part: Part) -> int | BaseException:
-    """Return the blocks that a part has moved, or why it failed."""
+    """Move a part; return its bytes, or the error that ended it."""
     try:
         return int(part())
     except BaseException as error:

@@ -87,8 +87,8 @@ class ByteStore(Protocol):
         """Write a block; when this returns, the medium has acknowledged all of it.
 
         Args:
-            key: of the block; the previous content of the place is gone. place: where; None for a medium without
-                places.
+            key: of the block; the previous content of the place is gone.
+            place: where; None for a medium without places.
             parts: the block's bytes, one piece after the other; not read after the return.
 
         Raises:
@@ -129,7 +129,7 @@ class ByteStore(Protocol):
         return
 
     def close(self) -> None:
-        """Close all that the medium holds open; no call comes after this one."""
+        """Release the files and connections of the store; the last call."""
         return
 
 
@@ -140,11 +140,7 @@ def identities_of(*stores: ByteStore) -> tuple[CacheIdentity, ...]:
 
 
 def check_told(done: Sequence[bool], blocks: Sequence[object]) -> None:
-    """Check that a store reported every block.
-
-    Raises:
-        OffloadError: it reported fewer, or more.
-    """
+    """Raise an `OffloadError` unless a store reported every block, and no more."""
     if len(done) != len(blocks):
         raise OffloadError(f"the store reported {len(done)} of {len(blocks)} blocks")
 
@@ -162,11 +158,11 @@ def _done(call: _Call, item: Item) -> bool:
         return False
 
 
+# The key of a block, and its place in a store.
 _Keyed = tuple[bytes, int | None]
-"""The key of a block, and its place in a store."""
 
+# A block on the host, and in a store.
 _Placed = tuple[int, _Keyed]
-"""A block on the host, and in a store."""
 
 
 def _batches(

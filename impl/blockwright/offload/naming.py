@@ -88,7 +88,7 @@ class BlockNames:
         return [key for key, stored in self._stored.items() if is_meant(stored)]
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """Drop the contents of keys, once all events up to now have them. O(keys + events)."""
+        """Drop the contents of keys, after adding them to the events so far. O(keys + events)."""
         # Events up to now still need the names that are dropped here.
         self.collect()
         for key in keys:
@@ -125,7 +125,7 @@ class BlockNames:
                 self._due.append(event._replace(told=tuple([each for each in told if each is not None])))
 
     def _report(self, key: bytes, size: int, medium: str, told: BlockStored) -> None:
-        """Report a block that its tier does not report now."""
+        """Add an event for a block whose content became known after its tier had reported it."""
         self._due.append(OffloadingEvent([], size, medium, False, (told,)))
 
     def _came(self, at: int, key: bytes, size: int, medium: str) -> BlockStored | None:

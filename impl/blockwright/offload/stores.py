@@ -203,6 +203,7 @@ class Stores:
         except UnknownRequestError:
             return
         done = manager.num_settled(name) if manager.overlap_steps else request.num_computed_tokens
+        # Computed tokens may include drafts, which are no tokens of the request yet.
         done = min(done, most, request.num_tokens)
         groups = groups_of(self._manager, request, self._per_block)
         stops = [
@@ -280,11 +281,7 @@ class Stores:
         ]
 
     def _parts_there(
-        self,
-        groups: list[GroupBlocks],
-        request: Request,
-        ends: list[tuple[int, int]],
-        tables: tuple[list[int], ...],
+        self, groups: list[GroupBlocks], request: Request, ends: list[tuple[int, int]], tables: tuple[list[int], ...]
     ) -> list[tuple[int, int, int | None, _Block]]:
         """Return those of some parts that the device has in a block which no step writes over, of these tables or free.
 
@@ -295,7 +292,7 @@ class Stores:
         found: list[tuple[int, int, int | None, _Block]] = []
         for end, group in ends:
             blocks, entry = groups[group], end // groups[group].tokens
-            block = pool.find_tail(*hash_words(split_key(blocks.key_to(end))[0]), group)
+            block = pool._index.find_part(*hash_words(split_key(blocks.key_to(end))[0]), group)
             is_own = bool(tables) and blocks.manager.is_row() and tables[group][entry : entry + 1] == [block]
             if block and (is_own or pool.ref_count(block) == pool.num_external_holders(block)):
                 stored = blocks.stored(end) if is_named else None
@@ -466,7 +463,7 @@ def free_of(chain: OffloadChain) -> int:
 
 
 def _places(chain: OffloadChain) -> list[int]:
-    """Return how many blocks each tier holds; one of unknown size counts as more than there are."""
+    """Return the places of each tier; a tier of unknown size counts as unlimited."""
     return [
         tier.backend.num_blocks if isinstance(tier, TierManager) and isinstance(tier.backend, SlotBackend) else 1 << 60
         for tier in chain.tiers

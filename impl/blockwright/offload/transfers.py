@@ -20,11 +20,11 @@ LONGEST_PAUSE: Final = 0.01
 
 
 class TransferDesk:
-    """Between one chain and one worker.
+    """Passes transfers from one chain to one worker, and their ends back.
 
     Attributes:
-        num_refused: transfers that failed since the worker would not begin them.
-        num_ended, num_lowered: transfers that have ended, and those of them that were to a lower tier.
+        num_refused: transfers that failed because the worker would not begin them.
+        num_ended, num_lowered: transfers that have ended, and how many of them went to a lower tier.
     """
 
     def __init__(self, chain: OffloadChain, worker: OffloadingWorker) -> None:

@@ -108,10 +108,7 @@ class OffloadingWorker:
         return len(self._jobs)
 
     def register_handler(
-        self,
-        src_cls: type[LoadStoreSpec],
-        dst_cls: type[LoadStoreSpec],
-        handler: OffloadingHandler,
+        self, src_cls: type[LoadStoreSpec], dst_cls: type[LoadStoreSpec], handler: OffloadingHandler
     ) -> None:
         """Let `handler` serve the transfers from one medium to another.
 

@@ -22,7 +22,7 @@ class Order:
         self.num_hits = self.num_released = self.most = 0
 
     def hit(self, block: Candidate) -> None:
-        """Count a use."""
+        """Count a hit of a content; all counts are halved now and then, so that old hits weigh less."""
         content = block.group_id, block.block_hash
         self.counts[content] = self.counts.get(content, 0) + 1
         self.num_hits += 1
@@ -31,7 +31,7 @@ class Order:
             self.line_up([self.entry(block, age) for _, _, age, block in self.entries.values()])
 
     def released(self, block: Candidate) -> None:
-        """Give a candidate its place."""
+        """Add a candidate."""
         self.num_released += 1
         self.entries[block.block_id] = entry = self.entry(block, self.num_released)
         self.most = max(self.most, len(self.entries))
@@ -40,7 +40,7 @@ class Order:
             self.line_up(list(self.entries.values()))
 
     def taken(self, block: Candidate) -> None:
-        """Take a candidate out."""
+        """Remove a candidate that was taken; its entry in the heap is skipped later."""
         del self.entries[block.block_id]
 
     def choose(self, candidates: Candidates) -> Candidate:
@@ -50,11 +50,11 @@ class Order:
         return self.heap[0][3]
 
     def entry(self, block: Candidate, age: int) -> Entry:
-        """Return a candidate behind what it is ranked by: passing ones, which no wanted hit needs, go first."""
+        """Return the key that a candidate is ranked by, and the candidate: passing ones are evicted first."""
         return not block.is_passing, self.counts.get((block.group_id, block.block_hash), 0), age, block
 
     def line_up(self, entries: list[Entry]) -> None:
-        """Make the heap of the candidates anew."""
+        """Rebuild the heap from these entries."""
         self.entries = {each[3].block_id: each for each in entries}
         self.heap = entries
         heapify(self.heap)

@@ -15,24 +15,10 @@ from blockwright.paging.prefix_caching import PrefixCachingBlock, PrefixCachingB
 from blockwright.paging.sequence import Sequence, SequenceGroup, SequenceStatus, SimpleSequence, SimpleSequenceGroup
 
 __all__ = [
-    "AllocStatus",
-    "Block",
-    "BlockAllocator",
-    "BlockTable",
-    "CpuGpuBlockAllocator",
-    "Device",
-    "DeviceAwareBlockAllocator",
-    "NaiveBlock",
-    "NaiveBlockAllocator",
-    "NullBlock",
-    "PrefixCachingBlock",
-    "PrefixCachingBlockAllocator",
-    "SelfAttnBlockSpaceManager",
-    "Sequence",
-    "SequenceGroup",
-    "SequenceStatus",
-    "SimpleSequence",
-    "SimpleSequenceGroup",
-]
+    "AllocStatus", "Block", "BlockAllocator", "BlockTable", "CpuGpuBlockAllocator", "Device",
+    "DeviceAwareBlockAllocator", "NaiveBlock", "NaiveBlockAllocator", "NullBlock", "PrefixCachingBlock",
+    "PrefixCachingBlockAllocator", "SelfAttnBlockSpaceManager", "Sequence", "SequenceGroup", "SequenceStatus",
+    "SimpleSequence", "SimpleSequenceGroup",
+]  # fmt: skip
 
 _guard(globals(), __all__)

@@ -342,6 +342,7 @@ class SelfAttnBlockSpaceManager:
         The distinct full blocks that take a block there, and for each sequence the blocks that appending touches or, if
         there are more, those beyond its full blocks: lookahead slots move as well.
         """
+        # Tokens are appended on the GPU alone, and only appending takes the null block.
         touched = self._null_to_come() if target is Device.GPU else 0
         for seq in seqs:
             table = self._table(seq)

@@ -494,7 +494,7 @@ class BlockTable:
 
 
 def checked(token_ids: Sequence[int]) -> list[int]:
-    """Return tokens as a list, the same one if it is one, after checking each. O(tokens)."""
+    """Check each token, and return them as a list: the caller's own if it is one. O(tokens)."""
     tokens: list[int] = token_ids if type(token_ids) is list else list(token_ids)
     step: i64 = 1 << 61
     grows = step * 8 != 0  # uncompiled: there a subclass's own methods would run later

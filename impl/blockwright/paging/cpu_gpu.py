@@ -1,4 +1,4 @@
-"""The blocks of a GPU and a CPU under absolute ids: those of the GPU first, then those of the CPU."""
+"""The allocators of a GPU and a CPU as one. Ids are absolute: the GPU's blocks come first, then the CPU's."""
 
 from __future__ import annotations
 
@@ -58,16 +58,12 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
         """
         integer("num_gpu_blocks", num_gpu_blocks, 1)
         integer("num_cpu_blocks", num_cpu_blocks)
+        of_cpu = (num_cpu_blocks, block_size, num_gpu_blocks)
         if allocator_type == "naive":
-            return CpuGpuBlockAllocator(
-                NaiveBlockAllocator(num_cpu_blocks, block_size, num_gpu_blocks),
-                NaiveBlockAllocator(num_gpu_blocks, block_size),
-            )
+            return CpuGpuBlockAllocator(NaiveBlockAllocator(*of_cpu), NaiveBlockAllocator(num_gpu_blocks, block_size))
         if allocator_type == "prefix_caching":
-            return CpuGpuBlockAllocator(
-                PrefixCachingBlockAllocator(num_cpu_blocks, block_size, num_gpu_blocks),
-                PrefixCachingBlockAllocator(num_gpu_blocks, block_size),
-            )
+            cpu = PrefixCachingBlockAllocator(*of_cpu)
+            return CpuGpuBlockAllocator(cpu, PrefixCachingBlockAllocator(num_gpu_blocks, block_size))
         raise InvalidArgumentError(f'allocator_type: must be "naive" or "prefix_caching", not {allocator_type!r}')
 
     def tear(self) -> None:
@@ -227,6 +223,7 @@ class CpuGpuBlockAllocator(DeviceAwareBlockAllocator):
             )
 
     def release_blocks(self, blocks: list[Block]) -> None:
+        # The last first, so that the beginning of a prefix is evicted last.
         at: i64 = len(blocks)
         while at > 0:
             at -= 1

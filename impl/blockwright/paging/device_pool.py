@@ -17,8 +17,8 @@ from blockwright.core.pool.check import demand
 from blockwright.core.pool.store import BlockStore
 from blockwright.core.worth.by_access import AccessOrder
 
+# An epoch that never ends.
 _NOT_FULL: Final = 2**62
-"""An epoch that never ends."""
 
 
 @final

@@ -134,7 +134,7 @@ class AnyBlockAllocator:
     NoFreeBlocksError: ClassVar[type[Exception]] = NoFreeBlocksError
 
     def free(self, block: Block) -> None:
-        """Release a block, which loses its id; nothing happens to the null block. O(1), O(log n) by access.
+        """Release a block, which loses its id; the null block stays. O(1), with prefix caching O(log n).
 
         Raises:
             BlockError: it is foreign, or was freed already.
@@ -277,7 +277,7 @@ class BlockAllocator(AnyBlockAllocator):
         raise NotImplementedError
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all content; False, and nothing happens, while a block but the null block is held. O(num_blocks)."""
+        """Forget all content; False, and no effect, while any block except the null block is held. O(num_blocks)."""
         raise NotImplementedError
 
     def find_cached_blocks_prefix(self, block_hashes: list[bytes]) -> list[bytes]:
@@ -402,7 +402,7 @@ class DeviceAwareBlockAllocator(AnyBlockAllocator):
         return -1
 
     def num_moves(self) -> int:
-        """Return a number that changes whenever a block that is held gets another id; -1: ask each block. O(1)."""
+        """Return a number that changes when a held block gets another id; -1 if that is not known. O(1)."""
         return -1
 
     def get_num_blocks_to_take(

@@ -25,8 +25,8 @@ MAX_BLOCKS: Final = 2**30
 ROOM: Final = 64
 """Tokens for which a new block has room at once; those of larger blocks grow."""
 
+# The hash of block contents, under a secret drawn once per process.
 _HASHER: Final = SipHasher()
-"""The hash of block contents, under a secret drawn once per process."""
 
 _NO_TOKENS: Final[list[int]] = []
 
@@ -65,11 +65,7 @@ def encode_extra(extra_hash: int | None) -> bytes:
 
 
 def read_hash(content_hash: bytes) -> tuple[i64, i64]:
-    """Return a content hash as two words.
-
-    Raises:
-        InvalidArgumentError: it is not 16 bytes.
-    """
+    """Return a content hash as two words; raise an `InvalidArgumentError` unless it is 16 bytes."""
     if not isinstance(content_hash, bytes) or len(content_hash) != 16:
         raise InvalidArgumentError(f"block_hashes: a content hash is 16 bytes, not {content_hash!r}")
     return read_i64_le(content_hash, 0), read_i64_le(content_hash, 8)
@@ -227,7 +223,7 @@ class PoolBlock(Block):
 
     @property
     def content_hash(self) -> bytes | None:
-        """Hash of the whole prefix up to its end, 16 bytes; None until it is full. Hashed once, O(block_size)."""
+        """Hash of all tokens up to the block's end, 16 bytes; None until it is full. Computed once, O(block_size)."""
         return word_bytes(self._low, self._high) if self.has_hash() else None
 
     def has_hash(self) -> bool:
@@ -529,6 +525,7 @@ class PoolAllocator(BlockAllocator):
             NoFreeBlocksError: not enough blocks are free here; nothing has moved.
         """
         pool = self.pool
+        # Counted only where it matters: with enough free blocks each may take its own.
         if i64(len(blocks)) > pool.num_free():
             # Blocks that share an id move once, and share the new one.
             distinct = {int(block._mark): block for block in blocks}

@@ -1,7 +1,8 @@
 """Blocks that are found by their content: full blocks with equal prefixes are one physical block.
 
-mutable being filled; held by its one writer immutable full, found by its content, held by all sequences that have it
-candidate free, still found; evicted least recently accessed first, then by the most tokens
+mutable     being filled; held by its one writer
+immutable   full, found by its content, held by all sequences that have it
+candidate   free, still found; evicted least recently accessed first, then by the most tokens
 """
 
 from __future__ import annotations
@@ -86,18 +87,7 @@ class PrefixCachingBlockAllocator(PoolAllocator):
     """
 
     def __init__(self, num_blocks: int, block_size: int, first_id: int = 0) -> None:
-        """Make an allocator with every block free and without content.
-
-        Args:
-            num_blocks: 0 to 2**30.
-            block_size: slots per block.
-            first_id: the absolute id of the first block.
-
-        Complexity: O(num_blocks).
-
-        Raises:
-            InvalidArgumentError: names the argument.
-        """
+        """Make an allocator with every block free and without content; see `NaiveBlockAllocator`."""
         super().__init__(num_blocks, block_size, first_id, True)
         self._num_queries: i64 = 0
         self._num_hits: i64 = 0
@@ -143,12 +133,16 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         mark = self.known_filled(own, token_ids)
         if mark == 0:
             return False
-        self.pool.hold_one(mark)
-        self.pool.release_one(own._mark)
+        self._give_way(own, mark)
         own._tokens = with_tokens(own._tokens, token_ids)
-        own._mark = mark
-        self.num_moves += 1
         return True
+
+    def _give_way(self, block: PoolBlock, mark: i64) -> None:
+        # Held before the other is released: no free block is taken for it in between.
+        self.pool.hold_one(mark)
+        self.pool.release_one(block._mark)
+        block._mark = mark
+        self.num_moves += 1
 
     def settle(self, block: PoolBlock) -> None:
         """Make a full block findable, or give it the place of the one that is found by its content. law: PAGE-6."""
@@ -160,10 +154,7 @@ class PrefixCachingBlockAllocator(PoolAllocator):
         if mark == 0:
             pool.publish_words(block._mark, block._low, block._high, (block._depth + 1) * self._size)
         elif mark != block._mark and self.may_adopt(mark, block):
-            pool.hold_one(mark)
-            pool.release_one(block._mark)
-            block._mark = mark
-            self.num_moves += 1
+            self._give_way(block, mark)
 
     def mark_blocks_as_accessed(self, block_ids: list[int], now: float) -> None:
         require_time(now)

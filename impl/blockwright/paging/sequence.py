@@ -1,4 +1,4 @@
-"""Sequences and groups of them, as the block manager sees them: protocols, and small classes for those without."""
+"""Protocols of the sequences and groups that the block manager reads, and simple classes that implement them."""
 
 from __future__ import annotations
 

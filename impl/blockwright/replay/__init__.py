@@ -20,17 +20,8 @@ from blockwright.replay.traces import load_trace
 from blockwright.replay.workload import WorkloadOptions, generate_workload
 
 __all__ = [
-    "FORMATS",
-    "Overlap",
-    "PoolResult",
-    "ReplayResult",
-    "TimedResult",
-    "Trace",
-    "TraceRequest",
-    "WorkloadOptions",
-    "generate_workload",
-    "load_trace",
-    "replay",
-]
+    "FORMATS", "Overlap", "PoolResult", "ReplayResult", "TimedResult", "Trace", "TraceRequest", "WorkloadOptions",
+    "generate_workload", "load_trace", "replay",
+]  # fmt: skip
 
 _guard(globals(), __all__)

@@ -13,16 +13,18 @@ VALUES: Final[dict[str, Callable[[TimedResult], float]]] = {
     "latency": lambda timed: timed.latency[_P95] if timed.latency else float("inf"),
 }
 NAMES: Final = {"ttft": "P95 TTFT", "latency": "P95 latency"}
+# What is bought, the dearest first.
 _AXES: Final[dict[str, Callable[[PoolResult], int]]] = {
     "engines": lambda pool: pool.engines,
     "blocks": lambda pool: pool.blocks,
     "host": lambda pool: pool.offload.host_blocks if pool.offload else 0,
+    "disk": lambda pool: pool.offload.disk_blocks if pool.offload else 0,
+    "store": lambda pool: pool.offload.store_blocks if pool.offload else 0,
 }
-"""What is bought, the dearest first."""
 
 
 def answer(pools: Sequence[PoolResult], limits: Mapping[str, float], sizes: Mapping[tuple[str, int], str]) -> str:
-    """Return which way keeps the limits with the fewest engines, blocks and host, and the next smaller one, which not.
+    """Return which way keeps the limits with the fewest engines, blocks and tiers, and the next smaller one, which not.
 
     `sizes` are the names of sizes, as the user gave them.
     """
@@ -40,6 +42,7 @@ def answer(pools: Sequence[PoolResult], limits: Mapping[str, float], sizes: Mapp
             axis(pool)
             for pool in pools
             if axis(pool) < axis(best)
+            # One engine needs no router, so that its row stands for all of them.
             and (pool.router == best.router or pool.engines == 1)
             and pool.policy == best.policy
             and all(_AXES[each](pool) == _AXES[each](best) for each in others)
@@ -60,9 +63,9 @@ def _keeps(pool: PoolResult, limits: Mapping[str, float]) -> bool:
 
 
 def _size(name: str, value: int, sizes: Mapping[tuple[str, int], str]) -> str:
-    if name == "host" and not value:
-        return "no host"
-    return sizes.get((name, value), f"{value:,} blocks") + (" of host" if name == "host" else "")
+    if name != "blocks" and not value:
+        return f"no {name}"
+    return sizes.get((name, value), f"{value:,} blocks") + ("" if name == "blocks" else f" of {name}")
 
 
 def _words(pool: PoolResult, pools: Sequence[PoolResult], sizes: Mapping[tuple[str, int], str]) -> str:
@@ -73,8 +76,9 @@ def differences(pool: PoolResult, pools: Sequence[PoolResult], sizes: Mapping[tu
     """Return in words what is different about a way among others, but for the number of its engines."""
     differs = [name for name, axis in _AXES.items() if name != "engines" and len({axis(each) for each in pools}) > 1]
     parts = [_size(name, _AXES[name](pool), sizes) for name in differs]
+    apart = f" ({pool.prefill} for prompts alone)" if pool.prefill else ""
     with_ = f" with {' and '.join(parts)}" if parts else ""
     each = " each" if parts and pool.engines > 1 else ""
     router = f" behind '{pool.router}'" if pool.engines > 1 and len({each.router for each in pools}) > 1 else ""
     policy = f" ({pool.policy})" if len({each.policy for each in pools}) > 1 else ""
-    return f"{with_}{each}{router}{policy}"
+    return f"{apart}{with_}{each}{router}{policy}"

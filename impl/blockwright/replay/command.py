@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -23,8 +23,8 @@ from blockwright.replay.groups import PRECISIONS, block_bytes, groups_of, model_
 from blockwright.replay.keeping import MAX_TENANTS, Keeping, dealt, shares_of, told_by
 from blockwright.replay.layouts import FORMATS
 from blockwright.replay.offloaded import OffloadOptions
-from blockwright.replay.pool_sizes import parse_memory, parse_pool_sizes, whole_number
-from blockwright.replay.pools import Way
+from blockwright.replay.pool_sizes import parse_engines, parse_memory, parse_pool_sizes, whole_number
+from blockwright.replay.pools import Way, over_seeds
 from blockwright.replay.records import Trace
 from blockwright.replay.report import ReplayReport, plot_curve, read_curve, require_plotting
 from blockwright.replay.routers import ROUTERS
@@ -78,6 +78,7 @@ def _positive(text: str) -> int:
     return whole_number(text, 1)
 
 
+# The fields of `Overlap` that are arguments; one of them is also the generated workload's.
 _OVERLAP: Final = {
     "concurrency": (int, "N", "serve requests that overlap, N at the same time at most (default: one after another)"),
     "max_num_batched_tokens": (int, "N", "tokens that an engine computes in a step at most (default: 8192)"),
@@ -89,9 +90,14 @@ _OVERLAP: Final = {
     "latency": (float, "SECONDS", "limit of the time to the end, likewise"),
     "event_delay": (float, "SECONDS", "until a router knows what engines cached and evicted (default: 0)"),
 }  # fmt: skip
-"""The fields of `Overlap` that are arguments; one of them is also the generated workload's."""
 
-_AXES: Final = ("engines", "router", "blocks", "memory", "host-blocks", "host", "policy", "keep")
+_TIERS: Final = {
+    "host": "on the host",
+    "disk": "on a disk below it",
+    "store": "in a store below that all engines share",
+}
+_SIZED: Final = [name for tier in _TIERS for name in (f"{tier}-blocks", tier)]
+_AXES: Final = ("engines", "router", "blocks", "memory", *_SIZED, "policy", "keep")
 _COUNT: Final[dict[str, Any]] = {"type": _positive, "metavar": "N"}
 _TOKENS: Final[dict[str, Any]] = {"type": _positive, "metavar": "TOKENS"}
 _SIZES: Final[dict[str, Any]] = {"type": parse_pool_sizes, "metavar": "SIZES"}
@@ -99,6 +105,7 @@ _MEMORY: Final[dict[str, Any]] = {"type": parse_memory, "metavar": "SIZES"}
 _FILE: Final[dict[str, Any]] = {"type": Path, "metavar": "FILE"}
 _FLAG: Final[dict[str, Any]] = {"action": "store_true"}
 
+# The arguments by the title of their group: how each is parsed, and its help.
 _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
     "trace": {
         "trace": ({"nargs": "?", "type": Path, "metavar": "TRACE"}, "trace file (default: generate a workload)"),
@@ -138,7 +145,11 @@ _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
         ),
         "--prefill-speed": ({"type": float, "metavar": "RATE"}, "tokens a second, for --step-time tokens="),
         "--decode-speed": ({"type": float, "metavar": "RATE"}, "steps a second, for --step-time base="),
-        "--engines": (_SIZES | {"default": (1,)}, "engines behind a router, or several numbers of them, as 1..8"),
+        "--engines": (
+            {"type": parse_engines, "metavar": "SIZES", "default": ((1, 0),)},
+            "engines behind a router, or several numbers of them, as 1..8; 3+1: one more that computes prompts alone",
+        ),
+        "--transfer-speed": ({"type": float, "metavar": "RATE"}, "tokens a second from there (default: at once)"),
         "--router": ({"default": "round"}, f"{', '.join(ROUTERS)}, or module:function of your own (default: round)"),
         "--fail": ({"action": "append", "default": []}, "2@300: engine 2 fails then; 2@300+60: for 60 s; router@300"),
         "--price": ({"type": float, "metavar": "PER_HOUR"}, "of an engine: adds the cost of a million tokens"),
@@ -159,9 +170,15 @@ _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
         "--shares": ({}, "part of the pool that is a tenant's own: NAME=PART,..., or one PART for each"),
         "--bound": (_FLAG, "add what no policy can exceed: MIN, and a pool without bounds"),
     },
-    "host tier": {
-        "--host-blocks": (_SIZES, "keep so many blocks on the host; several side by side (default: none)"),
-        "--host": (_MEMORY, "instead of --host-blocks: memory on the host, as --memory is given"),
+    "tiers below the device": {
+        f"--{name}": (
+            (_SIZES, f"keep so many blocks {_TIERS[name[:-7]]}; several side by side (default: none)")
+            if name.endswith("-blocks")
+            else (_MEMORY, f"instead of --{name}-blocks: memory there, as --memory is given")
+        )
+        for name in _SIZED
+    }
+    | {
         "--store-on": ({"choices": ("publish", "evict")}, "when blocks go to the host (default: publish)"),
         "--on-load": ({"choices": ("keep", "free")}, "a loaded block's copy (default: free with evict, else keep)"),
     },
@@ -179,9 +196,14 @@ _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
             f"{_WORKLOAD_HELP[field.name]} (default: {field.default})",
         )
         for field in fields(WorkloadOptions)
+    }
+    | {
+        "--seeds": (
+            _COUNT | {"default": 1},
+            "that many workloads, with one seed after another; their means and the worst",
+        )
     },
 }
-"""The arguments by the title of their group: how each is parsed, and its help."""
 
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -209,6 +231,8 @@ def _overlap(args: argparse.Namespace) -> Overlap | None:
         given["step_time"] = parse_step_time(
             args.step_time, lambda: model_of(args.groups, args.precision), args.parallel
         )
+    if args.transfer_speed is not None:
+        given["transfer"] = 1 / _speed("transfer", args.transfer_speed)
     for text in args.fail:
         if not (match := _FAIL.fullmatch(text)) or (match[1] == "router" and match[3]):
             raise InvalidArgumentError(f"--fail: expected 2@300, 2@300+60 or router@300, not {text!r}")
@@ -223,11 +247,7 @@ def _overlap(args: argparse.Namespace) -> Overlap | None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay by the arguments; return the exit code.
-
-    Raises:
-        BlockwrightError: bad arguments, a bad trace, or a failed self-check.
-    """
+    """Replay by the arguments and return the exit code; bad ones, or a bad trace, are a `BlockwrightError`."""
     start = time.perf_counter()
     _spread(args)
     _group(args)
@@ -235,7 +255,9 @@ def run(args: argparse.Namespace) -> int:
     _check_outputs(args)
     beside = [curve for path in args.beside for curve in read_curve(path)]
     facts: list[Fact] = []
-    report = _replay(args, start, sizes, facts.append if args.timeline else None)
+    note = facts.append if args.timeline else None
+    reports = [_replay(each, start, sizes, note) for each in _seeded(args)]
+    report = reports[0] if len(reports) == 1 else _over_seeds(reports)
     if args.timeline:
         with _terminal.output("--timeline", args.timeline):
             write_timeline(facts, args.timeline)
@@ -252,15 +274,47 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _seeded(args: argparse.Namespace) -> Iterator[argparse.Namespace]:
+    """Give the arguments once for each seed."""
+    if args.seeds > 1 and (args.trace is not None or args.timeline):
+        raise InvalidArgumentError(
+            "--seeds: are of the generated workload, and a timeline of one; leave one of them out"
+        )
+    for at in range(args.seeds):
+        yield argparse.Namespace(**vars(args) | ({"seed": (args.seed or 0) + at} if at else {}))
+
+
+def _over_seeds(reports: list[ReplayReport]) -> ReplayReport:
+    """Return the report of all seeds, whose trace is the first one's."""
+    last, pools = reports[-1], zip(*(each.result.pools for each in reports), strict=True)
+    merged = {id(each[0]): over_seeds(each) for each in pools}
+    first, count = reports[0], len(reports)
+    note = f"Of {count} seeds, rates and counts are means; times, uncached and refused are those of the worst."
+    source = f"{first.trace.source} and {count - 1} more"
+    return replace(
+        first,
+        trace=replace(first.trace, source=source, notes=(*first.trace.notes, note)),
+        result=replace(first.result, pools=tuple(merged.values())),
+        headline=merged[id(first.headline)],
+        curve=tuple(merged[id(each)] for each in first.curve),
+        bounds=_mean_bounds([each.bounds for each in reports]),
+        seconds=last.seconds,
+    )
+
+
+def _mean_bounds(bounds: list[dict[int, float]]) -> dict[int, float]:
+    return {size: sum(each[size] for each in bounds) / len(bounds) for size in bounds[0]}
+
+
 def _spread(args: argparse.Namespace) -> None:
     """Set the arguments that the axes of a sweep stand for."""
     for axis in args.sweep or ():
         name, _, values = axis.partition("=")
         if name not in _AXES:
             raise InvalidArgumentError(f"--sweep: expected NAME=VALUES with {', '.join(_AXES)}, not {axis!r}")
-        parse = parse_memory if name in ("memory", "host") else str if name in ("router", "policy", "keep") else None
+        parse = parse_memory if name in ("memory", *_TIERS) else str if name in ("router", "policy", "keep") else None
         try:
-            value = (parse or parse_pool_sizes)(values)
+            value = (parse or (parse_engines if name == "engines" else parse_pool_sizes))(values)
         except argparse.ArgumentTypeError as error:
             raise InvalidArgumentError(f"--sweep: {name} {error}") from None
         setattr(args, "curve" if name == "blocks" else name.replace("-", "_"), value)
@@ -269,7 +323,9 @@ def _spread(args: argparse.Namespace) -> None:
 def _in_blocks(args: argparse.Namespace) -> dict[tuple[str, int], str]:
     """Turn memory into blocks; return how the sizes were written, by what they are of and the blocks."""
     written: dict[tuple[str, int], str] = {}
-    for name, of, given in (("memory", "blocks", args.blocks or args.curve), ("host", "host", args.host_blocks)):
+    asked = [("memory", "blocks", args.blocks or args.curve)]
+    asked += [(tier, tier, getattr(args, f"{tier}_blocks")) for tier in _TIERS]
+    for name, of, given in asked:
         sizes = getattr(args, name)
         if sizes is None:
             continue
@@ -279,12 +335,12 @@ def _in_blocks(args: argparse.Namespace) -> dict[tuple[str, int], str]:
         # The null block is in the memory of the device, and the host has what all accelerators of an engine hold.
         each, null = (bytes_of, 1) if name == "memory" else (bytes_of * args.parallel, 0)
         blocks = {text: size // each - null for text, size in sizes.items()}
-        if min(blocks.values()) < 1 - (name == "host"):
+        if min(blocks.values()) < 1 - (name in _TIERS):
             raise InvalidArgumentError(f"--memory: a block takes {bytes_of:,} bytes; give room for two at least")
         written |= {(of, count): text for text, count in blocks.items()}
         found = tuple(sorted(set(blocks.values())))
-        if name == "host":
-            args.host_blocks = found
+        if name in _TIERS:
+            setattr(args, f"{name}_blocks", found)
         elif len(found) > 1:
             args.curve = found
         else:
@@ -307,12 +363,12 @@ def _replay(
     sizes = sorted({headline, *curve})
     rules = [None] if args.keep is None else [rule == "wanted" for rule in args.keep.split(",")]
     routers = args.router.split(",")
-    if overlap is None and (args.engines != (1,) or args.sweep or args.price is not None):
+    if overlap is None and (args.engines != ((1, 0),) or args.sweep or args.price is not None):
         raise InvalidArgumentError("--engines, --sweep, --price: are of requests that overlap; add --concurrency N")
     each_way = product(keepings, rules, offloads, routers, args.engines)
     ways = [
-        Way(size, keeping, rule, offload, engines, router)
-        for keeping, rule, offload, router, engines in each_way
+        Way(size, keeping, rule, offload, engines, router, prefill)
+        for keeping, rule, offload, router, (engines, prefill) in each_way
         if engines > 1 or router == routers[0]  # before one engine all routers are the same
         for size in sizes
     ]
@@ -392,7 +448,7 @@ def _bounds(args: argparse.Namespace, trace: Trace, ways: list[Way], is_hybrid: 
         )
     references, total = references_of(trace, args.block_size), trace.num_references(args.block_size)
     whole = sum(-(-tokens // args.block_size) for tokens in references.tokens)
-    sizes = set() if is_hybrid else {way.blocks + (way.offload.host_blocks if way.offload else 0) for way in ways}
+    sizes = set() if is_hybrid else {way.blocks + (way.offload.num_blocks if way.offload else 0) for way in ways}
     return {size: most_hits(references, size or whole) / total for size in (*sorted(sizes), 0)}
 
 
@@ -417,16 +473,22 @@ def _by_speeds(args: argparse.Namespace) -> Linear:
         raise InvalidArgumentError("--step-time: stands for both speeds; leave --prefill-speed and --decode-speed out")
     given = {"prefill": args.prefill_speed, "decode": args.decode_speed}
     speeds = {"prefill": 10_000.0, "decode": 50.0} | {name: each for name, each in given.items() if each is not None}
-    for name, speed in speeds.items():
-        if not 0 < speed < float("inf"):
-            raise InvalidArgumentError(f"--{name}-speed: must be above 0 and finite, not {speed}")
-    return Linear(1 / speeds["decode"], 1 / speeds["prefill"])
+    return Linear(1 / _speed("decode", speeds["decode"]), 1 / _speed("prefill", speeds["prefill"]))
+
+
+def _speed(name: str, speed: float) -> float:
+    if not 0 < speed < float("inf"):
+        raise InvalidArgumentError(f"--{name}-speed: must be above 0 and finite, not {speed}")
+    return speed
 
 
 def _offloads(args: argparse.Namespace) -> list[OffloadOptions | None]:
     if args.host_blocks is not None:
-        return [OffloadOptions(size, args.store_on or "publish", args.on_load) for size in args.host_blocks]
-    for option in ("store_on", "on_load"):
+        sizes = product(args.host_blocks, args.disk_blocks or (0,), args.store_blocks or (0,))
+        return [
+            OffloadOptions(host, args.store_on or "publish", args.on_load, disk, store) for host, disk, store in sizes
+        ]
+    for option in ("store_on", "on_load", "disk_blocks", "store_blocks"):
         if getattr(args, option) is not None:
             raise InvalidArgumentError(
                 f"--{option.replace('_', '-')}: only with --host-blocks N; give it, or leave it out"
@@ -469,7 +531,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
         if not args.curve and len(args.host_blocks or ()) < 2 and len(args.engines) < 2:
             raise InvalidArgumentError("--plot: draws a curve; add --curve SIZES, or several --host-blocks, --engines")
         require_plotting()
-    several = args.engines != (1,) or any("," in (text or "") for text in (args.policy, args.keep))
+    several = args.engines != ((1, 0),) or any("," in (text or "") for text in (args.policy, args.keep))
     if args.timeline and (args.curve or args.host_blocks or several):
         raise InvalidArgumentError("--timeline: is of one pool alone; leave --curve and --host-blocks out")
     json_path = Path(args.json) if args.json else None

@@ -16,15 +16,15 @@ from typing import IO, Any, Final, cast
 
 from blockwright.replay.rows import Place, Row, as_row, parse_object
 
+# Signs within the names of columns.
 _OF_NAMES: Final = " _-.()/#%\"'\r\n"
-"""Signs within the names of columns."""
 _CHUNK: Final = 1 << 16
+# What Zstandard is given at once: a file of few bytes may unpack to any length.
 _SMALL: Final = 1 << 11
-"""What Zstandard is given at once: a file of few bytes may unpack to any length."""
 _DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)
 _BETWEEN: Final = re.compile(r"[\s,]*")
+# Characters of a row, or of a file that is one object, at most.
 _LONGEST: Final = 1 << 25
-"""Characters of a row, or of a file that is one object, at most."""
 
 
 def read_rows(place: Place, advance: Callable[[int], object]) -> Generator[Row, None, None]:
@@ -97,7 +97,7 @@ def _zstandard(packed: IO[bytes], place: Place) -> IO[bytes]:
     new = zstandard.ZstdDecompressor().decompressobj
 
     class Stream(io.RawIOBase):
-        """Raises what other unpackers raise, also for an end within a frame."""
+        """What is unpacked; an end within a frame raises an error, which the reader of the library passes over."""
 
         unpacker, left, ready = new(), b"", b""
 

@@ -95,6 +95,7 @@ def most_hits(references: References, num_blocks: int) -> int:
             hit += 1
         hits += hit
         for _ in range(need + len(cached) - num_blocks):
+            # A block that was used since it was pushed has a newer entry: the older one is skipped.
             while True:
                 use, _, block = heappop(heap)
                 if cached.get(block) == -use:

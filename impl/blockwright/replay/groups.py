@@ -21,21 +21,21 @@ _GROUP: Final = re.compile(
 )
 _NEEDS_SIZE: Final = ("sliding", "chunked")
 
+# What models call their layers; those without a cache are nothing.
 _LAYER: Final = {
     "full_attention": "full", "attention": "full", "full": "full", "global": "full", "*": "full",
     "sliding_attention": "sliding", "sliding": "sliding", "local": "sliding", "chunked_attention": "chunked",
     "linear_attention": "mamba", "mamba": "mamba", "mamba2": "mamba", "recurrent": "mamba", "conv": "mamba",
     "M": "mamba", "-": "", "E": "", "mlp": "", "moe": "",
 }  # fmt: skip
-"""What models call their layers; those without a cache are nothing."""
 _LISTS: Final = ("layer_types", "layers_block_type", "block_types", "hybrid_override_pattern")
 _SIZES: Final = {
     "sliding": ("sliding_window", "attention_window_size", "window_size"), "chunked": ("attention_chunk_size",)
 }  # fmt: skip
+# Fields with n where every n-th layer is full, and what the others are.
 _EVERY: Final = (
     ("full_attention_interval", "mamba"), ("sliding_window_pattern", "sliding"), ("_sliding_window_pattern", "sliding")
 )  # fmt: skip
-"""Fields with n where every n-th layer is full, and what the others are."""
 
 
 def layer_spec(kind: str, block_size: int, size: int = 0, sinks: int = 0) -> kinds.KVCacheSpec:

@@ -38,8 +38,9 @@ class Keeping:
     Attributes:
         name: for people: the policy, or the hints.
         make: makes the policy of one pool.
-        shares: part of the pool reserved for each tenant, by name. tenant: the tenant of a request, by its number from
-            0 on, or None. guard: part of the pool that hints do not affect.
+        shares: part of the pool reserved for each tenant, by name.
+        tenant: returns the tenant of a request, by its number from 0 on, or None.
+        guard: part of the pool that hints do not affect.
     """
 
     name: str

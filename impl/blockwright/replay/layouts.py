@@ -1,18 +1,19 @@
 """The field names of each trace format, and how a file's format is recognised by its first row.
 
-Another format with a row per request is another line of `LAYOUTS`; `traces` reads all of them by it.
+Another format with a row per request is another section of layouts.toml; `traces` reads all of them by it.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from blockwright.replay.rows import Place, Row
 
 _SPLITS: Final = ("cache_salt", "lora_name", "lora", "adapter", "model")
-_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,120 +59,14 @@ class Layout:
     refused: str = ""
 
 
-def _marks(*sets: str) -> tuple[frozenset[str], ...]:
-    return tuple(frozenset(names.split("|")) for names in sets)
+def _layout(fields: dict[str, Any]) -> Layout:
+    """Return a layout, by its section in layouts.toml."""
+    given: dict[str, Any] = {name: tuple(each) if type(each) is list else each for name, each in fields.items()}
+    return Layout(**{**given, "marks": tuple(map(frozenset, given["marks"]))})
 
 
-_NO_CONTENT: Final = (
-    "says how many tokens a prompt has and not which; convert it to rows with timestamp (ms), input_length, "
-    "output_length and hash_ids"
-)
-
-LAYOUTS: Final = (
-    Layout(
-        "azure",
-        _marks("TIMESTAMP|ContextTokens|GeneratedTokens"),
-        tokens="ContextTokens",
-        output=("GeneratedTokens",),
-        times=("TIMESTAMP",),
-    ),
-    Layout(
-        "burstgpt",
-        _marks("Timestamp|Request tokens|Response tokens"),
-        tokens="Request tokens",
-        output=("Response tokens",),
-        times=("Timestamp",),
-    ),
-    Layout(
-        "dynamo",
-        _marks("event_type|request"),
-        tokens="request.replay.input_length",
-        output=("request.output_tokens",),
-        ids="request.replay.input_sequence_hashes",
-        unit=64,
-        own_unit="request.replay.trace_block_size",
-        times=("request.request_received_ms", "event_time_unix_ms"),
-        tick=1e-3,
-        splits=tuple(f"request.{name}" for name in _SPLITS),
-        only=("event_type", "request_end"),
-    ),
-    Layout(
-        "bailian", _marks("chat_id|input_length"), ids="hash_ids", unit=16, session="parent_chat_id", own_name="chat_id"
-    ),
-    Layout(
-        "weka",
-        _marks("requests"),
-        tokens="in",
-        output=("out",),
-        ids="hash_ids",
-        unit=64,
-        own_unit="block_size",
-        times=("t",),
-        turns="requests",
-    ),
-    Layout("lmcache", _marks("session_id|input|output_length"), delay="pre_gap", session="session_id", text=("input",)),
-    Layout("sharegpt", _marks("conversations"), turns="conversations"),
-    Layout("wildchat", _marks("conversation"), turns="conversation"),
-    Layout(
-        "mooncake",
-        _marks("input_length", "text_input", "messages"),
-        ids="hash_ids",
-        tick=1e-3,
-        delay="delay",
-        session="session_id",
-        text=("text_input", "messages"),
-    ),
-    Layout(
-        "vidur",
-        _marks("arrived_at|num_prefill_tokens|num_decode_tokens"),
-        tokens="num_prefill_tokens",
-        output=("num_decode_tokens",),
-        times=("arrived_at",),
-    ),
-    Layout("servegen", _marks("request_id|timestamp|data"), "data.input_tokens", ("data.output_tokens",)),
-    Layout(
-        "llmservingsim",
-        _marks("input_toks|output_toks|arrival_time_ns"),
-        tokens="input_toks",
-        output=("output_toks",),
-        ids="input_tok_ids",
-        unit=1,
-        times=("arrival_time_ns",),
-        tick=1e-9,
-    ),
-    Layout(
-        "openai-batch",
-        _marks("custom_id|body"),
-        tokens="",
-        output=tuple(f"body.{name}" for name in _LIMITS),
-        text=("body.messages", "body.prompt", "body.input"),
-        splits=tuple(f"body.{name}" for name in _SPLITS),
-    ),
-    Layout(
-        "genai-perf",
-        _marks("data"),
-        tokens="",
-        output=_LIMITS,
-        tick=1e-3,
-        text=("messages", "prompt", "text_input", "input"),
-        within=("data", "payload"),
-    ),
-    Layout("vllm-custom", _marks("prompt"), tokens="", output=("output_tokens",), text=("prompt",)),
-    Layout(
-        "aiperf",
-        _marks("turns", "text", "texts"),
-        tokens="",
-        output=("output_length", "max_tokens"),
-        tick=1e-3,
-        delay="delay",
-        session="session_id",
-        waits=True,
-        text=("text", "texts"),
-        within=("turns",),
-    ),
-    Layout("OpenTelemetry", _marks("spans", "resourceSpans"), refused=_NO_CONTENT),
-    Layout("TraceLab", _marks("round_index|usage"), refused=_NO_CONTENT),
-)
+_FILE: Final = Path(__file__).with_name("layouts.toml")
+LAYOUTS: Final = tuple(map(_layout, tomllib.loads(_FILE.read_text(encoding="utf-8"))["layout"]))
 
 FORMATS: Final = tuple(layout.name for layout in LAYOUTS if not layout.refused)
 

@@ -1,7 +1,8 @@
-"""A host tier behind a replayed pool: the engine's own connector, with transfers that end at once and move nothing."""
+"""Tiers below a replayed pool: the engine's own connector, with transfers that end at once and move nothing."""
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,35 +10,54 @@ from typing import Literal
 from blockwright import KVCacheManager, Request
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.connector import OffloadingConnector
+from blockwright.offload.media import DiskLoadStoreSpec, SharedLoadStoreSpec
 from blockwright.offload.results import ConnectorStats
-from blockwright.offload.tiers.backend import CPUBackend
+from blockwright.offload.shared.manager import SharedStoreManager
+from blockwright.offload.tiers.backend import CPUBackend, SlotBackend
 from blockwright.offload.tiers.chain import OffloadChain
-from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, GPULoadStoreSpec
+from blockwright.offload.tiers.interfaces import (
+    BlockIDsLoadStoreSpec,
+    CPULoadStoreSpec,
+    GPULoadStoreSpec,
+    LoadStoreSpec,
+    OffloadingManager,
+)
 from blockwright.offload.tiers.lru import LRUOffloadingManager
 from blockwright.offload.worker import OffloadingHandler, OffloadingWorker, TransferResult, TransferSpec
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadOptions:
-    """Describe a host tier of `host_blocks` blocks behind the device.
+    """Describe the tiers behind the device: a host of `host_blocks`, and below it a disk and a store, if they have any.
+
+    Each engine has a host and a disk of its own, all have one store. What lands on the host is written through to them.
 
     `store_on`: ``"publish"`` or ``"evict"``. `on_load`: whether the host ``"keep"``s loaded blocks, or ``"free"``s
         them; None for the choice that keeps more different blocks: free with evict (the device has it, and will give it
         back), else keep.
 
     Raises:
-        InvalidArgumentError: an option is none of these.
+        InvalidArgumentError: an option is none of these, or a tier has no host above it.
     """
 
     host_blocks: int
     store_on: Literal["publish", "evict"] = "publish"
     on_load: Literal["keep", "free"] | None = None
+    disk_blocks: int = 0
+    store_blocks: int = 0
 
     def __post_init__(self) -> None:
-        if self.host_blocks < 0:
-            raise InvalidArgumentError(f"host_blocks: must not be negative, {self.host_blocks} is")
+        for name in ("host_blocks", "disk_blocks", "store_blocks"):
+            if (count := getattr(self, name)) < 0:
+                raise InvalidArgumentError(f"{name}: must not be negative, {count} is")
+        if not self.host_blocks and (self.disk_blocks or self.store_blocks):
+            raise InvalidArgumentError("host_blocks: blocks of a disk or a store pass through the host; give it some")
         if self.store_on not in ("publish", "evict") or self.on_load not in ("keep", "free", None):
             raise InvalidArgumentError(f"store_on, on_load: there is no {self.store_on!r} with {self.on_load!r}")
+
+    @property
+    def num_blocks(self) -> int:
+        return self.host_blocks + self.disk_blocks + self.store_blocks
 
     @property
     def frees(self) -> bool:
@@ -46,14 +66,15 @@ class OffloadOptions:
 
 @dataclass(frozen=True, slots=True)
 class TierResult:
-    """The result of a trace on a host tier.
+    """The result of a trace on the tiers below the device.
 
     Attributes:
-        host_blocks, store_on, on_load: the options.
-        device_hit_blocks, host_hit_blocks: hits on the device, and beyond them on the host; together all hits.
+        host_blocks, store_on, on_load, disk_blocks, store_blocks: the options.
+        device_hit_blocks, host_hit_blocks: hits on the device, and beyond them on the host or below; together all hits.
         device_hit_rate, host_hit_rate: the same as shares of the trace's block references.
-        stored_blocks, loaded_blocks: blocks that were transferred.
+        stored_blocks, loaded_blocks: blocks that were transferred from the device, and to it.
         refused_blocks: blocks that the host had no room for.
+        from_disk, from_store: blocks that were brought up to the host to be loaded.
     """
 
     host_blocks: int
@@ -66,16 +87,72 @@ class TierResult:
     stored_blocks: int
     loaded_blocks: int
     refused_blocks: int
+    disk_blocks: int = 0
+    store_blocks: int = 0
+    from_disk: int = 0
+    from_store: int = 0
+
+    @property
+    def num_blocks(self) -> int:
+        return self.host_blocks + self.disk_blocks + self.store_blocks
+
+
+class SharedBlocks:
+    """What a store has that all engines share: the blocks that were used last."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._most, self._blocks = num_blocks, OrderedDict[bytes, None]()
+
+    def leading(self, keys: Sequence[bytes]) -> int:
+        return next((at for at, key in enumerate(keys) if key not in self._blocks), len(keys))
+
+    def contains(self, keys: Sequence[bytes]) -> list[bool] | None:
+        return [key in self._blocks for key in keys]
+
+    def remove(self, keys: Sequence[bytes]) -> bool:
+        for key in keys:
+            self._blocks.pop(key, None)
+        return True
+
+    def pin(self, keys: Sequence[bytes]) -> None:
+        """Keep nothing longer than others."""
+
+    def use(self, keys: Sequence[bytes], is_written: bool) -> bool:
+        """Write blocks, or read them: False if one is gone."""
+        if not is_written and self.leading(keys) < len(keys):
+            return False
+        for key in keys:
+            self._blocks[key] = None
+            self._blocks.move_to_end(key)
+        while len(self._blocks) > self._most:
+            self._blocks.popitem(last=False)
+        return True
+
+
+class _Disk(SlotBackend):
+    def spec_of(self, block_hashes: list[bytes], block_ids: list[int]) -> LoadStoreSpec:
+        return DiskLoadStoreSpec(block_ids, block_hashes)
 
 
 class InstantHandler(OffloadingHandler):
-    """Ends every transfer as a success when it begins."""
+    """Ends every transfer when it begins: as a success, but for reading what a store has no more."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: SharedBlocks | None = None) -> None:
         self._finished: list[TransferResult] = []
+        self._shared = shared
+        self.moved = Counter[str]()  # blocks that were read, by medium
 
     def transfer_async(self, job_id: int, spec: TransferSpec) -> bool:
-        self._finished.append((job_id, True))
+        source, target = spec
+        is_done = True
+        for side in spec:
+            if isinstance(side, SharedLoadStoreSpec) and self._shared is not None:
+                is_done = self._shared.use(side.block_hashes, side is target)
+        if is_done:
+            keyed = source if isinstance(source, SharedLoadStoreSpec) else None
+            placed = source.block_ids if isinstance(source, BlockIDsLoadStoreSpec) else ()
+            self.moved[source.medium()] += len(keyed.block_hashes if keyed else placed)
+        self._finished.append((job_id, is_done))
         return True
 
     def get_finished(self) -> list[TransferResult]:
@@ -87,16 +164,29 @@ class InstantHandler(OffloadingHandler):
 
 
 class HostTier:
-    """The host behind one pool's manager."""
+    """The tiers behind one pool's manager."""
 
-    def __init__(self, manager: KVCacheManager, block_size: int, options: OffloadOptions) -> None:
-        host = LRUOffloadingManager(CPUBackend(block_size, options.host_blocks))
-        worker, handler = OffloadingWorker(), InstantHandler()
-        worker.register_handler(GPULoadStoreSpec, CPULoadStoreSpec, handler)
-        worker.register_handler(CPULoadStoreSpec, GPULoadStoreSpec, handler)
+    def __init__(
+        self,
+        manager: KVCacheManager,
+        block_size: int,
+        options: OffloadOptions,
+        shared: SharedBlocks | None = None,
+    ) -> None:
+        tiers: list[OffloadingManager] = [LRUOffloadingManager(CPUBackend(block_size, options.host_blocks))]
+        media = [CPULoadStoreSpec, DiskLoadStoreSpec, SharedLoadStoreSpec]
+        if options.disk_blocks:
+            disk = _Disk(block_size, DiskLoadStoreSpec.medium(), options.disk_blocks)
+            tiers.append(LRUOffloadingManager(disk))
+        if shared is not None:
+            tiers.append(SharedStoreManager(shared, block_size))
+        worker, self._handler = OffloadingWorker(), InstantHandler(shared)
+        for one, other in ((GPULoadStoreSpec, media[0]), (media[0], media[1]), (media[0], media[2]), media[1:]):
+            worker.register_handler(one, other, self._handler)
+            worker.register_handler(other, one, self._handler)
         self._manager = manager
         self.options = options
-        chain = OffloadChain([host], on_load="free" if options.frees else "keep")
+        chain = OffloadChain(tiers, on_load="free" if options.frees else "keep", write="through")
         self._connector = OffloadingConnector(manager, chain, worker, store_on=options.store_on)
 
     def load(self, request: Request) -> int:
@@ -133,6 +223,10 @@ class HostTier:
     def stats(self) -> ConnectorStats:
         return self._connector.stats()
 
+    def moved(self, medium: type[LoadStoreSpec]) -> int:
+        """Return how many blocks were read from a medium."""
+        return self._handler.moved[medium.medium()]
+
 
 def tier_result(tiers: Sequence[HostTier], hit_blocks: int, host_hit_blocks: int, references: int) -> TierResult | None:
     """Return the result of the tiers of all engines, whose options are the same; None if there are none."""
@@ -150,4 +244,8 @@ def tier_result(tiers: Sequence[HostTier], hit_blocks: int, host_hit_blocks: int
         stored_blocks=sum(each.stored_blocks for each in stats),
         loaded_blocks=sum(each.loaded_blocks for each in stats),
         refused_blocks=sum(each.refused_blocks for each in stats),
+        disk_blocks=options.disk_blocks,
+        store_blocks=options.store_blocks,
+        from_disk=sum(tier.moved(DiskLoadStoreSpec) for tier in tiers),
+        from_store=sum(tier.moved(SharedLoadStoreSpec) for tier in tiers),
     )

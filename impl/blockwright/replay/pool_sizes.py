@@ -39,10 +39,25 @@ def _sizes(part: str) -> Iterator[int]:
     step = 0 if factor else whole_number(numbers[2], 1)
     if size > last:
         raise ArgumentTypeError(f"the range {part!r} ends before it begins")
+    # The last size is yielded even where no step meets it: people ask for both ends.
     while size < last:
         yield size
         size = size * factor if factor else size + step
     yield last
+
+
+def parse_engines(text: str) -> tuple[tuple[int, int], ...]:
+    """Return numbers of engines, and how many of each compute prompts alone: ``4`` is (4, 0), and ``3+1`` is (4, 1).
+
+    Raises:
+        ArgumentTypeError: as `parse_pool_sizes`.
+    """
+    found: set[tuple[int, int]] = set()
+    for part in text.split(","):
+        decode, _, prefill = part.partition("+")
+        apart = whole_number(prefill, 1) if "+" in part else 0
+        found.update((size + apart, apart) for size in parse_pool_sizes(decode))
+    return tuple(sorted(found))
 
 
 def whole_number(text: str, least: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from blockwright import KVCacheConfig, KVCacheGroupSpec, KVCacheManager, Request
@@ -13,7 +13,7 @@ from blockwright.kinds import KVCacheSpec
 from blockwright.observe import Fact
 from blockwright.policies import chooser
 from blockwright.replay.keeping import Keeping
-from blockwright.replay.offloaded import HostTier, OffloadOptions, TierResult, tier_result
+from blockwright.replay.offloaded import HostTier, OffloadOptions, SharedBlocks, TierResult, tier_result
 from blockwright.replay.records import Trace
 
 PERCENTILES: Final = (50, 90, 95, 99)
@@ -70,6 +70,7 @@ class PoolResult:
         policy: the policy or hints that decided what to keep.
         timed: what only requests that overlap have, or None.
         engines, router: how many engines there are, and what chooses one for each request.
+        prefill: how many of the engines compute prompts alone.
     """
 
     blocks: int
@@ -89,6 +90,7 @@ class PoolResult:
     timed: TimedResult | None = None
     engines: int = 1
     router: str = "round"
+    prefill: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ class Way:
     Attributes:
         blocks: usable blocks of each engine. keeping, keep_wanted: what is kept. offload: the host tier of each.
         engines, router: how many engines there are, and the name of what chooses among them.
+        prefill: how many of them compute prompts alone, and hand them over to those that decode. The router is then
+            before these, and a prompt goes on to the engine with the fewest requests.
     """
 
     blocks: int
@@ -106,6 +110,7 @@ class Way:
     offload: OffloadOptions | None = None
     engines: int = 1
     router: str = "round"
+    prefill: int = 0
 
     @property
     def policy(self) -> str:
@@ -117,6 +122,27 @@ def percentiles(counts: Sequence[float]) -> tuple[Any, ...]:
     """Return the counts at the 50th, 90th, 95th and 99th percentile: that many in a hundred are no larger."""
     ranked = sorted(counts)
     return tuple(ranked[-(-each * len(ranked) // 100) - 1] for each in PERCENTILES) if ranked else ()
+
+
+def over_seeds(results: Sequence[PoolResult]) -> PoolResult:
+    """Return one result of the same way under several seeds: means of what is counted, and the longest times."""
+    merged: PoolResult = _merged(results, ("uncached", "queued", "first_token", "latency", "per_token"))
+    return replace(merged, refused=max(each.refused for each in results))
+
+
+def _merged(found: Sequence[Any], longest: Sequence[str]) -> Any:
+    one = found[0]
+    if isinstance(one, dict):
+        return {name: _merged([each.get(name, 0.0) for each in found], longest) for name in one}
+    if hasattr(one, "__dataclass_fields__"):
+        values = {each: _merged([getattr(result, each) for result in found], longest) for each in one.__slots__}
+        for name in set(longest) & set(values):
+            values[name] = tuple(map(max, zip(*(getattr(result, name) for result in found), strict=False)))
+        return type(one)(**values)
+    if isinstance(one, int | float):
+        mean = sum(found) / len(found)
+        return round(mean) if isinstance(one, int) else mean
+    return one
 
 
 class Clock:
@@ -144,9 +170,11 @@ class Pool:
         clock: Clock,
         tells_events: bool = False,
         skip: int = 0,
+        shared: SharedBlocks | None = None,
     ) -> None:
         """Take how a trace is served; of each request by its number, `uncached` is given the tokens to compute."""
         groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
+        # Users count the blocks that hold something; one more is the null block.
         config = KVCacheConfig(num_blocks=way.blocks + 1, kv_cache_groups=groups)
         kept, offload, block_size = way.keeping, way.offload, specs[0].block_size
         policy: Any = kept.make()
@@ -167,7 +195,7 @@ class Pool:
         self.way = way
         self.clock = clock
         self.block_size = block_size
-        self.host = None if offload is None else HostTier(self.manager, block_size, offload)
+        self.host = None if offload is None else HostTier(self.manager, block_size, offload, shared)
         self._step_tokens = step_tokens or max_model_len
         self._boundary = block_size if any(each.is_recurrent for each in specs) else 1
         self.is_plain = len(specs) == 1 and specs[0].reads_all
@@ -206,6 +234,7 @@ class Pool:
         request.num_computed_tokens = 0
         num_external = host.load(request) if host else 0
         num_hit, hit = request.num_computed_tokens, None
+        # A load has admitted the request with its hit, so that it is looked up only without one.
         if not num_external:
             hit, num_hit = manager.get_computed_blocks(request)
         end = self.step_end(num_hit, request, most)
@@ -214,6 +243,18 @@ class Pool:
         else:
             new = manager.allocate_slots(request, end - num_hit, num_hit, hit, full_sequence_must_fit=most is not None)
         return num_hit, num_external, 0 if new is None else end
+
+    def expect(self, request: Request) -> int:
+        """Give a request blocks for a prompt that another engine has computed; return its tokens that are to come.
+
+        They are at least one, and 0 where there is no room.
+        """
+        prompt = request.num_prompt_tokens
+        hit, num_hit = self.manager.get_computed_blocks(request, max_tokens=prompt - 1)
+        new = self.manager.allocate_slots(
+            request, 0, num_hit, hit, num_external_computed_tokens=prompt - num_hit, full_sequence_must_fit=True
+        )
+        return 0 if new is None else prompt - num_hit
 
     def extend(self, request: Request, end: int, ahead: int = 0) -> bool:
         new = end - request.num_computed_tokens
@@ -236,7 +277,7 @@ class Pool:
         return aligned if aligned > begin else end
 
     def count(self, request: Request, number: int, num_hit: int, num_external: int) -> None:
-        """Count the prompt of a request that is served for the first time, or refused with a hit of nothing."""
+        """Add a prompt to the counts: when it is first served, or with a hit of 0 when it is refused."""
         # The warm-up fills the pool, and is in no rate.
         if number < self._skip:
             return
@@ -310,4 +351,5 @@ def result_of(
         timed=timed,
         engines=way.engines,
         router=way.router,
+        prefill=way.prefill,
     )

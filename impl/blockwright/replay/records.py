@@ -22,8 +22,8 @@ from typing import Final, TypeAlias
 Runs: TypeAlias = "tuple[array[int], array[int]]"
 """The contents of runs, and their lengths."""
 _MANY: Final = (1 << 61) - 1
+# Names that are integers below this are their own numbers.
 _OWN: Final = 1 << 30
-"""Names that are integers below this are their own numbers."""
 # The longest prompt a loader or the generator accepts; longer counts are taken for damage.
 MAX_PROMPT_TOKENS: Final = 1 << 24
 

@@ -70,6 +70,10 @@ def _has_host(report: ReplayReport) -> bool:
     return report.headline.offload is not None
 
 
+def _has(tier: str) -> Callable[[ReplayReport], bool]:
+    return lambda report: any(pool.offload and getattr(pool.offload, f"{tier}_blocks") for pool in report.result.pools)
+
+
 def _overlaps(report: ReplayReport) -> bool:
     return report.headline.timed is not None
 
@@ -90,7 +94,7 @@ _COLUMNS: Final = (
     _Column(
         "engines",
         "behind the router",
-        lambda _, pool: f"{pool.engines:,}",
+        lambda _, pool: f"{pool.engines:,}" + (f" ({pool.prefill:,} for prompts)" if pool.prefill else ""),
         lambda report: report.headline.engines > 1 or _differs("engines")(report),
     ),
     _Column(
@@ -109,9 +113,21 @@ _COLUMNS: Final = (
         _named("host", lambda pool: pool.offload.host_blocks if pool.offload else 0),
         _has_host,
     ),
+    _Column(
+        "disk blocks",
+        "and of the disk below",
+        _named("disk", lambda pool: pool.offload.disk_blocks if pool.offload else 0),
+        _has("disk"),
+    ),
+    _Column(
+        "store blocks",
+        "of the store that engines share",
+        _named("store", lambda pool: pool.offload.store_blocks if pool.offload else 0),
+        _has("store"),
+    ),
     _Column("hit rate", "share of all references to blocks that hit", lambda _, pool: f"{pool.hit_rate:.2%}"),
     _Column("device hits", "those of them on the device", _tier("device_hit_rate", ".2%"), _has_host),
-    _Column("host hits", "and on the host", _tier("host_hit_rate", ".2%"), _has_host),
+    _Column("host hits", "and on the host or below", _tier("host_hit_rate", ".2%"), _has_host),
     _Column("tokens hit", "share of the prompt tokens that hit", lambda _, pool: f"{pool.token_hit_rate:.2%}"),
     _Column(
         "bound",
@@ -161,6 +177,8 @@ _COLUMNS: Final = (
     _Column("seconds", "from the first arrival to the last end", _timed("seconds", ",.1f"), _overlaps),
     _Column("stored", "blocks copied to the host", _tier("stored_blocks", ","), _has_host),
     _Column("loaded", "and back", _tier("loaded_blocks", ","), _has_host),
+    _Column("from disk", "blocks brought up from there", _tier("from_disk", ","), _has("disk")),
+    _Column("from store", "likewise", _tier("from_store", ","), _has("store")),
     _Column("no room", "blocks that found no place on the host", _tier("refused_blocks", ","), _has_host),
     _Column("requests/s", "served by the manager alone", lambda report, pool: f"{_rate(report, pool):,.0f}"),
 )  # fmt: skip
@@ -177,9 +195,9 @@ class ReplayReport:
         seconds: the whole run, reading included.
         keeping: the policy or hints that decide which blocks are kept.
         limits: seconds that the P95 of each time must be below, by ``"ttft"`` and ``"latency"``.
-        sizes: how sizes were written, by what they are of ("blocks" or "host") and the blocks.
+        sizes: how sizes were written, by what they are of ("blocks", "host", "disk", "store") and the blocks.
         price: of an engine and hour, or None.
-        bounds: per number of blocks, those of the host included, the hit rate of MIN, and for 0 of a pool that never
+        bounds: per number of blocks, those of the tiers included, the hit rate of MIN, and for 0 of a pool that never
             evicts; empty if not asked.
     """
 
@@ -241,8 +259,8 @@ class ReplayReport:
         return {"bound": self.bound(pool), **lost}
 
     def bound(self, pool: PoolResult) -> float | None:
-        """Return the hit rate of MIN for a pool and its host tier, if it is known."""
-        return self.bounds.get(pool.blocks + (pool.offload.host_blocks if pool.offload else 0))
+        """Return the hit rate of MIN for a pool and its tiers, if it is known."""
+        return self.bounds.get(pool.blocks + (pool.offload.num_blocks if pool.offload else 0))
 
     def lost(self, pool: PoolResult) -> tuple[float, float, float]:
         """Return the shares of references that do not hit: by the order of eviction, the size, and never seen before.
@@ -284,7 +302,7 @@ class ReplayReport:
         if self.bounds:
             said += f"\nNo policy can exceed {self.bounds[0]:.2%}, which a pool hits that never evicts."
         tier = self.headline.offload
-        if tier and tier.store_on == "publish" and 0 < tier.host_blocks <= self.headline.blocks:
+        if tier and tier.store_on == "publish" and 0 < tier.num_blocks <= self.headline.blocks:
             said += "\nA host no larger than the device mostly repeats it; with --store-on evict it holds other blocks."
         for pool in self.curve or (self.headline,) if len(self.headline.tenants) <= MOST_TENANTS else ():
             if pool.tenants:
@@ -310,11 +328,7 @@ def _plain(spec: KVCacheSpec) -> dict[str, object]:
 
 
 def require_plotting() -> None:
-    """Check that pictures can be drawn, without importing the library.
-
-    Raises:
-        InvalidArgumentError: matplotlib is missing.
-    """
+    """Raise an `InvalidArgumentError` if matplotlib, which draws the pictures, is missing; it is not imported yet."""
     if importlib.util.find_spec("matplotlib") is None:
         raise InvalidArgumentError("--plot: needs matplotlib; install it with: pip install matplotlib")
 
@@ -347,11 +361,7 @@ def curves_of(pools: Sequence[Mapping[str, Any]], policy: str, over: str = "bloc
 
 
 def read_curve(path: Path) -> list[Curve]:
-    """Read the curves of a report.
-
-    Raises:
-        InvalidArgumentError: the file cannot be read, or is no report with a curve.
-    """
+    """Read the curves of a report; raise an `InvalidArgumentError` if the file is none, or has none."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         return curves_of(data["curve"], data["policy"])

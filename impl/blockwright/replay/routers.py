@@ -40,8 +40,8 @@ ROUTERS: Final[dict[str, Router]] = {
     "cost": lambda seen: seen.prompt - seen.hit + seen.tokens,
 }
 MAX_ENGINES: Final = 10_000
+# Those that ask for no hits, so that engines need not say what they cache.
 _BLIND: Final = ("round", "load")
-"""Those that ask for no hits, so that engines need not say what they cache."""
 
 
 def is_told(router: str) -> bool:
@@ -50,11 +50,7 @@ def is_told(router: str) -> bool:
 
 
 def router_named(name: str) -> Router:
-    """Return one of `ROUTERS`, or ``module:function`` of the user's own.
-
-    Raises:
-        InvalidArgumentError: there is none of that name.
-    """
+    """Return one of `ROUTERS`, or a ``module:function`` of the user's; raise an `InvalidArgumentError` for neither."""
     return found_by("--router", name, ROUTERS)
 
 
@@ -80,6 +76,7 @@ class Fleet:
     def matches(self, request: Request, block_size: int) -> list[int]:
         """Return how many leading tokens of a prompt each engine would hit."""
         hits, alive, last = [0] * self._count, (1 << self._count) - 1, request.num_tokens // block_size
+        # All engines at once, a bit for each: most of them drop out within the first blocks.
         for at in range(last + 1):
             found = alive & self._holders.get(request.block_digest(at), 0) if at < last else 0
             lost, alive = alive & ~found, found
@@ -127,6 +124,7 @@ class Routing:
         engines = [each for each in range(count) if each not in self.down]
         if not engines:
             raise InvalidArgumentError("fails: no engine is left for a request; let one of them come back")
+        # Of equal ones the next in turn, or the first would get all requests of a trace without hits.
         chosen = min(engines, key=lambda each: (costs[each], (each - number) % count))
         self._requests[chosen] += 1
         self._tokens[chosen] += num_tokens

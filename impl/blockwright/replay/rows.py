@@ -12,8 +12,8 @@ from pathlib import Path
 from blockwright.errors import TraceError
 from blockwright.replay.records import MAX_PROMPT_TOKENS
 
+# Beyond any time: nanoseconds since 1970 are some 1e18.
 _LONGEST = 1e20
-"""Beyond any time: nanoseconds since 1970 are some 1e18."""
 
 
 class Place:
@@ -98,11 +98,7 @@ class Row:
 
 
 def parse_object(text: str, place: Place) -> Row:
-    """Parse one JSON object.
-
-    Raises:
-        TraceError: truncated or malformed JSON, or not an object.
-    """
+    """Parse one JSON object; raise a `TraceError` if it is truncated, malformed, or no object."""
     try:
         fields = json.loads(text)
     except json.JSONDecodeError as error:
@@ -114,11 +110,7 @@ def parse_object(text: str, place: Place) -> Row:
 
 
 def as_row(fields: object, place: Place) -> Row:
-    """Return a parsed value as a row.
-
-    Raises:
-        TraceError: it is not an object.
-    """
+    """Return a parsed value as a row; raise a `TraceError` if it is no object."""
     if not isinstance(fields, dict):
         raise place.fault("is not a JSON object")
     return Row(fields, place)

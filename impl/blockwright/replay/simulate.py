@@ -21,7 +21,7 @@ from blockwright.kinds import KVCacheSpec
 from blockwright.observe import Fact
 from blockwright.policies import Lru
 from blockwright.replay.keeping import Keeping
-from blockwright.replay.offloaded import OffloadOptions
+from blockwright.replay.offloaded import OffloadOptions, SharedBlocks
 from blockwright.replay.pools import PERCENTILES, Clock, Pool, PoolResult, Way, result_of
 from blockwright.replay.records import Trace
 from blockwright.replay.routers import MAX_ENGINES, is_told, router_named
@@ -110,6 +110,8 @@ def replay_ways(
         router_named(way.router)
         if not 1 <= way.engines <= MAX_ENGINES:
             raise InvalidArgumentError(f"engines: must be from 1 to {MAX_ENGINES:,}, not {way.engines}")
+        if not 0 <= way.prefill < way.engines:
+            raise InvalidArgumentError(f"prefill: must leave an engine to decode, of {way.engines}, not {way.prefill}")
     requests, block_size, whose = trace.requests, specs[0].block_size, ways[0].keeping.tenant
     longest = trace.max_prompt_tokens
     if overlap is not None:
@@ -120,9 +122,12 @@ def replay_ways(
     zeros = array("q", bytes(8 * len(requests)))
     prepare_seconds = check_seconds = 0.0
 
-    def pool_of(way: Way, uncached: array[int], clock: Clock) -> Pool:
+    def pools_of(way: Way, uncached: array[int], clock: Clock) -> list[Pool]:
         tells = way.engines > 1 and is_told(way.router)
-        return Pool(specs, way, uncached, longest, step_tokens, note, clock, tells, skip)
+        blocks = way.offload.store_blocks if way.offload else 0
+        shared = SharedBlocks(blocks) if blocks else None
+        known = (specs, way, uncached, longest, step_tokens, note, clock, tells, skip, shared)
+        return [Pool(*known) for _ in range(way.engines)]
 
     def make(number: int) -> Request:
         nonlocal prepare_seconds
@@ -143,16 +148,17 @@ def replay_ways(
         advance()
 
     results: list[PoolResult] = []
+    # Requests that overlap wait for each other in each pool, so that no two pools can share a pass.
     if overlap is not None:
         for way in ways:
             uncached, clock, before = zeros[:], Clock(0.0), prepare_seconds + check_seconds
-            fleet = [pool_of(way, uncached, clock) for _ in range(way.engines)]
+            fleet = pools_of(way, uncached, clock)
             timed, used = serve_timed(fleet, overlap, requests, make, partial(ended, fleet), skip)
             fleet[0].seconds -= prepare_seconds + check_seconds - before
             results.append(result_of(fleet, trace, uncached, skip, timed, used))
         return ReplayResult(tuple(results), prepare_seconds, check_seconds)
     counts = [zeros[:] for _ in ways]
-    pools = [pool_of(way, uncached, Clock()) for way, uncached in zip(ways, counts, strict=True)]
+    pools = [pool for way, uncached in zip(ways, counts, strict=True) for pool in pools_of(way, uncached, Clock())]
     for number, recorded in enumerate(requests):
         request = make(number)
         # Each pool has its own: one that was admitted before would pass for a request that is resumed.

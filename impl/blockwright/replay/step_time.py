@@ -43,7 +43,7 @@ StepTime = Callable[[Step], float]
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Seconds for a step: `base`, and the others for each unit of the field of `Step` with that name; 0 or more."""
+    """A linear rule, in seconds: `base` for each step, and each other field times the field of `Step` with its name."""
 
     base: float
     tokens: float = 0.0
@@ -73,6 +73,7 @@ class Table:
                 raise ValueError(f"its columns must be seconds and some of {', '.join(Step._fields)}")
             points = {tuple(float(row[name]) for name in names): float(row["seconds"]) for row in rows}
             axes = [sorted({point[at] for point in points}) for at in range(len(names))]
+            # A hole in the grid would leave a cell without a corner, and a point given twice two answers.
             if set(points) != set(product(*axes)) or len(points) != len(rows):
                 raise ValueError(f"it needs a row for each combination of {', '.join(names)}, once")
             if not all(0 < value < float("inf") for value in points.values()):
@@ -83,6 +84,7 @@ class Table:
 
     def __call__(self, step: Step) -> float:
         sides = [_between(axis, step[column]) for axis, column in zip(self._axes, self._columns, strict=True)]
+        # Linear along each axis: every corner of the cell counts by how near it is.
         total = 0.0
         for corner in product(*sides):
             total += prod(part for _, part in corner) * self._points[tuple(value for value, _ in corner)]

@@ -21,8 +21,8 @@ from blockwright.replay.records import (
 
 Unit = tuple[int, bool]
 """The tokens that an id stands for, and whether the last id may stand for fewer; without, a tail has no id."""
+# Later turns that are looked at for the ids of one answer, the last of which lies in a block with theirs.
 _MOST_TURNS: Final = 64
-"""Later turns that are looked at for the ids of one answer, the last of which lies in a block with theirs."""
 
 
 class Turn(NamedTuple):
@@ -97,6 +97,7 @@ class StoredRequests(UnreadRequests):
         order: Sequence[int] = range(self.num_added)
         self._places = order
         if not self._is_sorted:
+            # Stable, so that requests with equal times stay in the order of the file.
             order = array("i", sorted(order, key=lambda at: self._since_first(self._entry(at).arrival)))
             places = self._places = array("i", order)
             for place, at in enumerate(order):
@@ -148,6 +149,7 @@ class StoredRequests(UnreadRequests):
 
     def _prompt(self, at: int, entry: _Entry) -> Runs:
         turns = [(at, entry)]
+        # A row may have only what follows the turn before it: go back to one that has its whole prompt.
         while turns[-1][1].is_rest and (before := turns[-1][1].before) >= 0:
             turns.append((before, self._entry(before)))
         contents, lengths = array("i"), array("i")
@@ -155,10 +157,12 @@ class StoredRequests(UnreadRequests):
             own, (unit, whole) = array("i"), self._units[each.unit]
             self._ids.seek(4 * each.start)
             own.frombytes(self._ids.read(4 * each.num_ids))
+            # Part of a block has no id in the file; it gets one of this turn's own, which no other request shares.
             if not whole and each.num_tokens % unit:
                 own.append(self._own + 2 * turn)
             contents += own
             lengths += runs_of_blocks(own, unit, each.num_tokens)
+            # The next turn repeats the answer of the one before.
             if turn != at and each.output:
                 contents.append(self._answer(turn))
                 lengths.append(each.output)

@@ -21,12 +21,12 @@ from blockwright.replay.rows import Place, Row
 from blockwright.replay.stored import StoredRequests, Turn, Unit
 from blockwright.replay.text import Tokenizer, prompt_of, prompts_of
 
+# The tokens that an id may stand for where a file does not say it.
 _UNITS: Final = tuple(1 << power for power in range(4, 13))
-"""The tokens that an id may stand for where a file does not say it."""
+# Turns of a session that say only what is new in them: each is read with all before it.
 _MOST_TURNS: Final = 10_000
-"""Turns of a session that say only what is new in them: each is read with all before it."""
+# Ids of the prompts of one row: those of a conversation repeat each other, so that a small file could fill a disk.
 _MOST_IDS: Final = 1 << 26
-"""Ids of the prompts of one row: those of a conversation repeat each other, so that a small file could fill a disk."""
 
 
 def load_trace(

@@ -91,6 +91,7 @@ def _conversation(
         lengths.append(user)
         said = numbers.fresh()
         after = first + len(requests) - 1 if requests else -1
+        # Copies: the lists grow with the turns to come.
         requests.append(TraceRequest(contents[:], lengths[:], arrival, answer, said, after=after, delay=pause))
         contents.append(said)
         lengths.append(answer)

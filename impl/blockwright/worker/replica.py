@@ -77,13 +77,7 @@ class TableReplica:
 
     # ------------------------------------------------------------------ a step
 
-    def step(
-        self,
-        requests: list[object],
-        num_new_tokens: object,
-        num_draft_tokens: object,
-        allocation: Any,
-    ) -> None:
+    def step(self, requests: list[object], num_new_tokens: object, num_draft_tokens: object, allocation: Any) -> None:
         """Apply an allocation, if there is one, bring the rows in order, and write the step's inputs.
 
         See `InputBatch.step`. Everything is checked first, and changes made by then are undone if a check fails.

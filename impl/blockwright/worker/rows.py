@@ -29,6 +29,7 @@ from blockwright.errors import (
     UnknownRequestError,
     UnsupportedError,
 )
+from blockwright.ids import id_given, id_kept
 from blockwright.kinds import KVCacheSpec
 
 # A row's record: what is known of its last step, its encoder's tokens, and then, per recurrent group, the block that
@@ -164,6 +165,7 @@ class TableRows:
     def _put(self, index: i64, value: i32) -> None:
         """Write one entry and remember the value before it. O(1)."""
         before = self.tables[index]
+        # No change need be sent or undone.
         if before == value:
             return
         if self.num_changes == i64(len(self._before)):
@@ -343,7 +345,7 @@ class TableRows:
         if names is None:
             return
         name = names[int(i)]
-        if name != "" and name != self._ids[row]:
+        if name != "" and name != self._ids[row] and id_kept(name) != self._ids[row]:
             raise InvalidArgumentError(
                 f"requests: number {i} of the allocation's batch is {name!r}, but {self._ids[row]!r} is given; "
                 "give those of its batch, in the same order"
@@ -445,7 +447,7 @@ class TableRows:
 
     def _look_up(self, request: object) -> i64:
         name: object = getattr(request, "request_id", None)
-        row = self._rows.get(name) if isinstance(name, str) else None
+        row = self._rows.get(name if type(name) is str else id_kept(name))
         if row is None:
             raise UnknownRequestError(f"requests: {name!r} has no row; add_request it first")
         self._seen[row] = request
@@ -454,11 +456,11 @@ class TableRows:
     # ------------------------------------------------------------------ rows
 
     @property
-    def request_ids(self) -> list[str | None]:
-        return self._ids[: self._end]
+    def request_ids(self) -> list[Any]:
+        return [None if name is None else id_given(name) for name in self._ids[: self._end]]
 
     def row_of(self, request_id: object) -> int:
-        row = self._rows.get(request_id) if isinstance(request_id, str) else None
+        row = self._rows.get(request_id if type(request_id) is str else id_kept(request_id))
         if row is None:
             raise UnknownRequestError(f"request_id: {request_id!r} has no row; add_request it first")
         return row
@@ -472,20 +474,19 @@ class TableRows:
         return found
 
     def add_request(self, request_id: object, blocks: object, drafts: object, num_encoder_tokens: object) -> None:
-        if not isinstance(request_id, str) or not request_id:
-            raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
-        rows = self._checked_blocks("block_ids", request_id, blocks)
-        states = self._checked_blocks("draft_block_ids", request_id, drafts)
+        name: str = id_kept(request_id)
+        rows = self._checked_blocks("block_ids", name, blocks)
+        states = self._checked_blocks("draft_block_ids", name, drafts)
         for group, row_blocks, state_blocks in zip(self.groups, rows, states):
             if i64(len(row_blocks)) > group.width:
                 raise InvalidArgumentError(
-                    f"block_ids: {len(row_blocks)} blocks of {request_id!r} in group {group.number}, but a row has "
+                    f"block_ids: {len(row_blocks)} blocks of {name!r} in group {group.number}, but a row has "
                     f"{group.width} entries; raise max_model_len or max_encoder_len, or the batch's enable_caching "
                     "differs from the manager's"
                 )
             if i64(len(state_blocks)) > group.num_states:
                 raise InvalidArgumentError(
-                    f"draft_block_ids: {len(state_blocks)} blocks for drafts of {request_id!r} in group "
+                    f"draft_block_ids: {len(state_blocks)} blocks for drafts of {name!r} in group "
                     f"{group.number}, but its kind has {group.num_states}"
                 )
         most = max([0] + [int(group.width * group.block_size) for group in self.groups if group.is_encoder])
@@ -493,15 +494,15 @@ class TableRows:
         encoder = integer("num_encoder_tokens", num_encoder_tokens)
         if encoder > most:
             raise InvalidArgumentError(
-                f"num_encoder_tokens: {encoder} for {request_id!r}, but rows of cross-attention groups "
+                f"num_encoder_tokens: {encoder} for {name!r}, but rows of cross-attention groups "
                 f"cover {most}; raise max_encoder_len"
             )
         self._begin_call()
-        known = self._rows.get(request_id)
+        known = self._rows.get(name)
         row: i64 = self._free_row() if known is None else known
         if known is None:
-            self._ids[row] = request_id
-            self._rows[request_id] = int(row)
+            self._ids[row] = name
+            self._rows[name] = int(row)
             self._end = max(self._end, row + 1)
             # A row anew: no step has run, so that no draft can have been accepted.
             self._set_record(row, CERTAIN, UNKNOWN)

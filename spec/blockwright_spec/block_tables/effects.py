@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ..reads import Prefix, cut
 from .outcomes import Choice, may_go
-from .state import Device, Paged, PagedConfig, PagedTable, blocks_of, device_of, ends, entries_of, tokens_before
+from .state import Device, Paged, PagedConfig, PagedTable, blocks_of, device_of, ends, entries_of
 
 Values = tuple[Prefix | None, ...]
 
@@ -27,7 +27,7 @@ def placed(state: Paged, slot: int, table: PagedTable | None) -> Paged:
 def took(state: Paged, device: Device, choice: Choice) -> tuple[Paged, int]:
     """Take a free block, which must exist; its content and key are gone."""
     block = min(may_go(state, device), key=choice)
-    return emptied(replace(state, free=state.free - {block}), frozenset((block,))), block
+    return clear_blocks(replace(state, free=state.free - {block}), frozenset((block,))), block
 
 
 def let_go(state: Paged, blocks: Iterable[int]) -> Paged:
@@ -37,10 +37,10 @@ def let_go(state: Paged, blocks: Iterable[int]) -> Paged:
         block for block in blocks if block != state.null and block not in pending and not entries_of(state, block)
     )
     lost = frozenset(block for block in freed if state.keys[block] is None)
-    return emptied(replace(state, free=state.free | freed), lost)
+    return clear_blocks(replace(state, free=state.free | freed), lost)
 
 
-def emptied(state: Paged, blocks: frozenset[int]) -> Paged:
+def clear_blocks(state: Paged, blocks: frozenset[int]) -> Paged:
     """Forget the contents of blocks, their keys, their computed slots, and their accesses."""
     if not blocks:
         return state
@@ -112,7 +112,7 @@ def entered(
 
 def content_at(config: PagedConfig, table: PagedTable, entry: int) -> Prefix | None:
     """Return the content of an entry's block for the table: empty where only lookahead slots are."""
-    end = tokens_before(config, table, entry)
+    end = min((entry + 1) * config.block_size, len(table.prefix[1]))
     return cut(table.prefix, end) if end > entry * config.block_size else None
 
 
@@ -131,10 +131,7 @@ def put(state: Paged, slot: int, entry: int, block: int) -> Paged:
 
 
 def own(state: Paged, slot: int, entry: int, choice: Choice) -> Paged:
-    """Make a table the only holder of an entry's block: where others hold it too, a copy takes its place (PAGE-11).
-
-    A block that can be found is full already: it has been adopted, and is not written.
-    """
+    """Make a table the only holder of an entry's block: where others hold it too, a copy takes its place (PAGE-11)."""
     source = table_in(state, slot).entries[entry]
     if entries_of(state, source) == 1 or state.keys[source] is not None:
         return state

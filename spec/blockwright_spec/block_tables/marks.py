@@ -5,7 +5,7 @@ which are computed; to share a block, only its content must be known.
 
 from dataclasses import replace
 
-from .effects import computed, emptied, placed
+from .effects import clear_blocks, computed, placed
 from .outcomes import PagedDone, PagedOutcome, PagedReason, PagedRefusal
 from .state import Device, Paged, blocks_of
 
@@ -25,10 +25,7 @@ def access(state: Paged, blocks: tuple[int, ...], now: int) -> PagedOutcome:
 
 
 def mark_computed(state: Paged) -> PagedOutcome:
-    """Note that what can be found on the GPU is computed: the allocator's ``mark_blocks_as_computed``, for all tables.
-
-    For engines that compute each prompt whole, in the step that allocates it.
-    """
+    """Note that what the GPU can find is computed: the allocator's ``mark_blocks_as_computed``, for all tables."""
     # EFFECT
     for block in blocks_of(state.config, Device.GPU):
         state = state if state.keys[block] is None else computed(state, block, state.config.block_size)
@@ -67,5 +64,5 @@ def reset(state: Paged, device: Device) -> PagedOutcome:
     if not blocks <= state.free:
         return PagedRefusal(PagedReason.BLOCKS_IN_USE)
     # EFFECT
-    return PagedDone(emptied(state, blocks))
+    return PagedDone(clear_blocks(state, blocks))
     # SAME: the other device, tables.

@@ -119,11 +119,6 @@ def ends(copies: tuple[Pair, ...]) -> tuple[int, ...]:
     return tuple(block for pair in copies for block in pair)
 
 
-def tokens_before(config: PagedConfig, table: PagedTable, entry: int) -> int:
-    """Count the tokens of a table up to the end of an entry."""
-    return min((entry + 1) * config.block_size, len(table.prefix[1]))
-
-
 def dead_entries(config: PagedConfig, table: PagedTable) -> int:
     """Count the leading entries that the window has left behind."""
     if config.window is None:

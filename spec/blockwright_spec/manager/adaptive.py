@@ -1,4 +1,4 @@
-"""Part one, chapter 43: an order that goes by age or by use, whichever would have hit more of late.
+"""Part one, chapter 45: an order that goes by age or by use, whichever would have hit more of late.
 
 What goes first is a choice like any other (chapter `orders`); this chapter says which rule is in force, and how each
 rule ranks, as a function of what was released and who was admitted. It knows contents by their digests alone.
@@ -11,16 +11,23 @@ nothing. Whoever is preempted is asked of and counted once.
 
 from dataclasses import dataclass, replace
 
+from .chapters import Chapter
+
 POINT = 16
 """Scores are in parts of a block, 2**-16 each."""
-MOST_USES = 2047
+MOST_USES = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive(Chapter):
+    """What goes follows the rule in force: a choice that is observed, since a state knows contents without digests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A content that was released: its digest, how deep in its prefix it stands, how often it was used, and its rank.
 
-    The rank is the uses and what the last one evicted was ranked. Of equal ranks the deepest goes, then the oldest.
+    The rank is the uses and what the last one evicted was ranked.
     """
 
     digest: int
@@ -60,31 +67,31 @@ class Rule:
 
 def first(shadow: Shadow) -> Entry:
     """Return the entry that goes first."""
-    ranked = sorted(shadow.entries, key=lambda entry: (entry.rank, -entry.depth)) if shadow.by_use else shadow.entries
-    return ranked[0]
+    return min(shadow.entries, key=lambda entry: (entry.rank, -distance(entry))) if shadow.by_use else shadow.entries[0]
 
 
-def slot(shadow: Shadow, digest: int) -> int:
-    """Return the slot of `past` that remembers a digest."""
-    return (digest >> 8) % len(shadow.past)
+def distance(entry: Entry) -> int:
+    """Return how far from the beginning of its prefix an entry is, in half powers of two: the farther goes first."""
+    shift = max(0, (entry.depth + 1).bit_length() - 2)
+    return min(2 * shift + (entry.depth + 1 >> shift) - 1, 31)
 
 
 def tag(digest: int) -> int:
     """Return the part of a digest that `past` knows it by."""
-    return (digest >> 32) & 0x7FFFF800
+    return (digest >> 32) & 0x7FFFFFC0
 
 
 def uses_before(shadow: Shadow, digest: int) -> int:
     """Return how often a content was used, as far as that is still known."""
     held = [entry.uses for entry in shadow.entries if entry.digest == digest]
-    known, uses = shadow.past[slot(shadow, digest)]
+    known, uses = shadow.past[(digest >> 8) % len(shadow.past)]
     return held[0] if held else uses if known == tag(digest) else 0
 
 
 def without_first(shadow: Shadow) -> Shadow:
     """Evict what goes first, and remember its uses."""
     gone = first(shadow)
-    at = slot(shadow, gone.digest)
+    at = (gone.digest >> 8) % len(shadow.past)
     past = (*shadow.past[:at], (tag(gone.digest), gone.uses), *shadow.past[at + 1 :])
     entries = tuple(entry for entry in shadow.entries if entry != gone)
     return replace(shadow, entries=entries, past=past, floor=max(shadow.floor, gone.rank))
@@ -95,21 +102,15 @@ def released(shadow: Shadow, digest: int, depth: int, is_use: bool) -> Shadow:
     known = any(entry.digest == digest for entry in shadow.entries)
     room = shadow if known or len(shadow.entries) < shadow.size else without_first(shadow)
     own = min(uses_before(room, digest) + is_use, MOST_USES)
-    behind, least = room.last
-    uses = max(own, least) if depth + 1 == behind else own
+    uses = max(own, room.last[1]) if depth + 1 == room.last[0] else own
     entry = Entry(digest, depth, uses, room.floor + uses)
     others = tuple(each for each in room.entries if each.digest != digest)
     return replace(room, entries=(*others, entry), last=(depth, uses))
 
 
-def is_sampled(rule: Rule, digest: int) -> bool:
-    """Return whether the shadows know a digest."""
-    return digest % (1 << rule.shift) == 0
-
-
 def told(rule: Rule, digest: int, depth: int, is_use: bool = True) -> Rule:
     """Tell both shadows of a block that a holder releases, if its digest is sampled."""
-    if not is_sampled(rule, digest):
+    if digest % (1 << rule.shift):
         return rule
     by_age, by_use = (released(each, digest, depth, is_use) for each in (rule.by_age, rule.by_use))
     return replace(rule, by_age=by_age, by_use=by_use)
@@ -124,7 +125,7 @@ def asked(shadow: Shadow, sampled: tuple[int, ...], shift: int) -> Shadow:
 
 def admitted(rule: Rule, digests: tuple[int, ...]) -> Rule:
     """Ask the shadows for the blocks of a prompt that is admitted for the first time, and let the better rule be."""
-    sampled = tuple(digest for digest in digests if is_sampled(rule, digest))
+    sampled = tuple(digest for digest in digests if digest % (1 << rule.shift) == 0)
     by_age, by_use = (asked(each, sampled, rule.shift) for each in (rule.by_age, rule.by_use))
     count, ahead = rule.admitted + 1, by_use.found - by_age.found
     is_by_use = ahead > 0 or (ahead == 0 and rule.is_by_use)

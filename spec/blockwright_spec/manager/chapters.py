@@ -14,7 +14,8 @@ from ..reads import Prefix
 from .page import Acts
 
 if TYPE_CHECKING:
-    from .state import Config, Content, Hit, Running, State, Table, Waiting
+    from .outcomes import Fits, Refusal, Step
+    from .state import Config, Content, Copy, Hit, Running, State, Table, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,10 @@ class Chapter:
 
     def hear(self, state: State, steps: Acts) -> State:
         """Note steps that a transition makes: blocks that are taken, held, published or forgotten."""
+        return state
+
+    def catch_up(self, state: State, slot: int, count: int) -> State:
+        """Learn from the count that an engine gives with a call how far a request has come."""
         return state
 
     def order(self, state: State, queue: Table, taker: object, count: int) -> Table:
@@ -44,8 +49,8 @@ class Chapter:
     def leave(self, config: Config, request: Running, gone: tuple[Table, ...]) -> Any:
         """Return what is said of the blocks at some entries, which a request lets go of."""
 
-    def end(self, config: Config, request: Running, resumes: bool, last: int) -> Any:
-        """Return what is said of the blocks of a request that ends, or is preempted and `resumes` later."""
+    def end(self, config: Config, request: Running, resumes: bool, count: int) -> Any:
+        """Return what is said of the blocks of a request that ends with `count` tokens, or `resumes` later."""
 
     def release(self, state: State, batch: tuple[Table, ...], order: Table, said: Any) -> State:
         """Note blocks that were let go of and are still to be queued; of some nothing is said (None)."""
@@ -63,6 +68,38 @@ class Chapter:
         """Return a manager that forgets everything, with the free blocks in their last order."""
         return state
 
+    def stride(self) -> int:
+        """Return the tokens at whose multiples hits may end inside blocks; 0: they end where blocks do."""
+        return 0
+
+    def adopt(self, config: Config, hit: Hit, step: Step) -> tuple[Hit, Step]:
+        """Return the part of a hit that a request adopts, and the step that goes on from there."""
+        return hit, step
+
+    def refuse(self, state: State, hit: Hit) -> Refusal | None:
+        """Refuse a hit that is sound, but cannot be adopted now."""
+        return None
+
+    def plan(self, state: State, slot: int, start: Running, begin: int, step: Step, plan: Fits, missing: int) -> Fits:
+        """Add to the plan of a step that fits, with `-missing` blocks to spare."""
+        return plan
+
+    def overwrite(self, state: State, blocks: Table, copies: tuple[Copy, ...], start: Running) -> State:
+        """Let blocks be found no more as what a step writes over, of which there may be copies."""
+        return state
+
+    def publish(self, state: State, slot: int, count: int) -> State:
+        """Publish more of the first `count` tokens of a request, which have run."""
+        return state
+
+    def publish_last(self, state: State, slot: int, count: int) -> State:
+        """Publish more of the first `count` tokens of a request that lets go of its blocks."""
+        return state
+
+    def leaves(self, config: Config, request: Running) -> bool:
+        """Return whether the last step of a request leaves something to publish once it has run."""
+        return False
+
     def ahead(self) -> int:
         """Count the tokens behind a block that its key covers as well."""
         return 0
@@ -76,11 +113,18 @@ class Chapter:
         return False
 
 
-def start_request(state: State, request: Waiting, start: Running, external: int) -> Running:
-    """Return a request as it starts, with all that chapters note of it."""
+def caught_up(state: State, slot: int, count: int) -> State:
+    """Return what is known once an engine has given the count of a request with a call."""
     for chapter in state.config.chapters:
-        start = chapter.start(state, request, start, external)
-    return start
+        state = chapter.catch_up(state, slot, count)
+    return state
+
+
+def adopted(config: Config, hit: Hit, step: Step) -> tuple[Hit, Step]:
+    """Return the part of a hit that a request adopts, and the step that goes on from there, as all chapters say."""
+    for chapter in config.chapters:
+        hit, step = chapter.adopt(config, hit, step)
+    return hit, step
 
 
 def order_of(state: State, taker: object, count: int) -> Table:

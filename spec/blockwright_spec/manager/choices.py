@@ -40,8 +40,3 @@ def legal_taking(queue: tuple[int, ...], count: int, taken: tuple[int, ...]) -> 
 def legal_order(batch: tuple[int, ...], released: tuple[int, ...]) -> bool:
     """Return whether a batch was released whole, each block once."""
     return sorted(batch) == sorted(released)
-
-
-def legal_serving(holders: tuple[int, ...], served: int) -> bool:
-    """Return whether a published duplicate serves."""
-    return served in holders

@@ -1,4 +1,4 @@
-"""Part one, chapter 16: the parts that transitions are made of, down to `serve`, the effect of a step of the model.
+"""Part one, chapter 15: the parts that transitions are made of, down to `serve`, the effect of a step of the model.
 
 Groups stand side by side: what is released is one batch in the order of groups, and all groups have adopted their hits
 before any of them takes a block.
@@ -11,6 +11,7 @@ from ..reads import Ahead, Group, Mamba, cut, saved_end, writes
 from .chapters import order_of, said_of
 from .choices import Choice, legal_order, legal_taking
 from .facts import certain, held_tables, owned, runs_ahead, span
+from .keys import upto
 from .outcomes import Done, Fits, Outcome, Publication, Reason, Refusal, Step
 from .page import Act, Acts, acts, drafts_of, nulls, pins, tables_of
 from .plans import let_go, planned
@@ -18,7 +19,6 @@ from .preconditions import kept_inside, trim_end
 from .publication import publish_due_states, publish_step, put_request
 from .seam import note, write_blocks
 from .state import NULL, Config, Copy, Flight, Running, State, Table
-from .units import pass_keys_on, upto
 
 
 def enqueue(
@@ -139,7 +139,9 @@ def serve(state: State, slot: int, start: Running, begin: int, step: Step, choic
     new = new_entries(taken[len(sources) :], wants)
     copies = tuple((at, source, block) for (at, source), block in zip(sources, taken, strict=False))
     mine = take_blocks(freed, taken, steps_of_taking(freed, slot, plan, copies, new))
-    ready = pass_keys_on(copy_blocks(publish_due_states(mine, slot), copies, begin), blocks, copies, start)
+    ready = copy_blocks(publish_due_states(mine, slot), copies, begin)
+    for chapter in state.config.chapters:
+        ready = chapter.overwrite(ready, blocks, copies, start)
     after = take_slots(ready, slot, own_copies(ready, slot, copies[: len(shared)], plan.copied), new, begin, step)
     return Done(after, new[: len(plan.wants)], plan.gone, plan.demand, plan.copied)
     # SAME: other requests; the entries of this one that were not dead; keys of blocks that were not taken.
@@ -194,11 +196,6 @@ def copy_blocks(state: State, copies: tuple[Copy, ...], begin: int) -> State:
     return replace(write_blocks(state, contents), copies=state.copies + due) if copies else state
 
 
-def forget_draft_states(state: State, request: Running) -> State:
-    """Forget the states of a request's earlier drafts: those of the next are written over them (MAMBA-3)."""
-    return write_blocks(state, {block: None for blocks in request.states for block in blocks})
-
-
 def take_slots(state: State, slot: int, start: Running, new: tuple[Table, ...], begin: int, step: Step) -> State:
     """Let a request have its new blocks, write what the step computes, and publish it unless that waits."""
     config, groups, stop = state.config, len(state.config.groups), begin + step.new
@@ -217,7 +214,8 @@ def take_slots(state: State, slot: int, start: Running, new: tuple[Table, ...], 
         checkpoint=step.checkpoint or start.checkpoint,
         loading=step.external,
     )
-    after = write_tokens(forget_draft_states(state, request), slot, request, begin)
+    bare = write_blocks(state, {block: None for blocks in states for block in blocks})  # of earlier drafts (MAMBA-3)
+    after = write_tokens(bare, slot, request, begin)
     if config.overlaps and step.new:
         flight = Flight(slot, begin, stop, owned(request), step.drafts)
         after = replace(after, flights=(*after.flights[:-1], (*after.flights[-1], flight)))

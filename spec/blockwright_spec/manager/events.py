@@ -1,4 +1,4 @@
-"""Part one, chapter 40: events: what is reported of what can be found.
+"""Part one, chapter 42: events: what is reported of what can be found.
 
 A router sends a request to the engine that has cached most of its prefix. All it knows of an engine are events, so what
 they say, one after the other, must be what a lookup finds: for whoever has heard them all, and for whoever joined late
@@ -14,7 +14,7 @@ What a hit needs of each group of layers is reported too. So whoever was told of
 lookup returns of any prompt, as long as he can place what he was told of: an event names the tokens of its own block,
 and those before it are known by the events of earlier blocks, of whatever group. Where some group reads everything, all
 of a hit can be placed. A window or a state that was published alone cannot. Nor does anyone outside know of the room in
-the pool that a hit needs beside recurrent layers (`units.has_room`).
+the pool that a hit needs beside recurrent layers (`room.has_room`).
 
 Where the device's memory outlives the process, what can be found may be *dumped*, and *restored* by the next one. That
 is bookkeeping alone: no block is written, so whatever is restored must be what stood there.
@@ -27,9 +27,8 @@ from itertools import accumulate
 from ..reads import Prefix, cut
 from .chapters import Chapter
 from .hits import holding
-from .keys import longest, num_ahead
+from .keys import hit_lengths, longest, num_ahead, upto
 from .state import Content, State
-from .units import hit_lengths, upto
 
 
 @dataclass(frozen=True, slots=True)

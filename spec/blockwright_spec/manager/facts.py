@@ -54,12 +54,12 @@ def shared_tables(state: State) -> tuple[Table, ...]:
 
 
 def held_tables(state: State) -> tuple[Table, ...]:
-    """Return all that hold blocks: requests, what waits behind fences, both ends of copies, and whoever is outside."""
-    return (*shared_tables(state), *(tuple(ends) for _, *ends in state.copies), state.outside)
+    """Return all that hold blocks: requests, what waits behind fences, both ends of copies, and pins."""
+    return (*shared_tables(state), *(tuple(ends) for _, *ends in state.copies), state.pins)
 
 
 def holders(state: State, block: int) -> int:
-    """Count the entries of tables, fences, copies, states of drafts and holds from outside with a block (REF-1)."""
+    """Count the entries of tables, fences, copies, states of drafts and pins with a block (REF-1)."""
     return sum(table.count(block) for table in held_tables(state))
 
 

@@ -1,13 +1,11 @@
 """Part one, chapter 10: finding a hit, and checking whether one that was found earlier still holds."""
 
-from functools import partial
-
 from ..reads import Full, Prefix, dead, hit_ends
 from .choices import Choice
 from .facts import heads, keys_of
-from .keys import is_published, keyed, longest, named
+from .keys import aligned, hit_lengths, is_published, keyed, longest, named, num_adopted
+from .room import has_room
 from .state import NULL, Config, Content, Hit, State, Table
-from .units import aligned, has_room, hit_lengths, num_adopted
 
 
 def holding(state: State, content: Content) -> tuple[int, ...]:
@@ -18,8 +16,8 @@ def holding(state: State, content: Content) -> tuple[int, ...]:
 def useful(config: Config, at: int, entry: int) -> bool:
     """Return whether a hit, of whatever request, can need an entry of a group: no other is published (PUB-2).
 
-    Hits are aligned to the blocks of every group, or to a unit, and the first position read never moves back as a hit
-    grows, so that no hit beyond the first aligned length behind the entry needs it either.
+    Hits are aligned (chapter `keys`), and the first position read never moves back as a hit grows, so that no hit
+    beyond the first aligned length behind the entry needs it either.
     """
     group, step = config.groups[at], aligned(config)
     end = (entry + 1) * group.block_size
@@ -27,10 +25,7 @@ def useful(config: Config, at: int, entry: int) -> bool:
 
 
 def found(state: State, prefix: Prefix, choice: Choice, most: int | None = None) -> Hit:
-    """Return the longest hit of a prefix, of at most some tokens, if it has room (HIT-1, HIT-2, HIT-4).
-
-    Which duplicate serves each entry is open.
-    """
+    """Return the longest hit of a prefix, of at most some tokens, if it has room (HIT-1, HIT-2, HIT-4)."""
     config, published = state.config, frozenset(content for _, content in state.keys)
     known = len(prefix[1])
     lengths = hit_lengths(config, known if most is None else min(known, most + 1))
@@ -46,7 +41,7 @@ def found(state: State, prefix: Prefix, choice: Choice, most: int | None = None)
         )
 
     tables = tuple(table(at) for at in range(len(config.groups))) if length else ()
-    learns = config.unit > 0 or any(chapter.learns() for chapter in config.chapters)
+    learns = any(chapter.learns() for chapter in config.chapters)
     return Hit(length, tables, junction(state, published, prefix, length) if learns else 0)
 
 
@@ -58,20 +53,17 @@ def junction(state: State, published: frozenset[Content], prefix: Prefix, length
     """
     config = state.config
     full = tuple((at, group) for at, group in enumerate(config.groups) if isinstance(group.kind, Full))
-    known, is_alike = len(prefix[1]), partial(recalls, state, prefix)
+    known = len(prefix[1])
 
     def holds(end: int) -> bool:
+        if not full:
+            return any(chapter.recalls(state, prefix, end) for chapter in config.chapters)
         ends = ((at, each) for at, group in full for each in hit_ends(group, end, config.eagle))
         return all(is_published(config, published, at, prefix, each) for at, each in ends)
 
-    shown = (end for end in reversed(hit_lengths(config, known)) if (holds(end) if full else is_alike(end)))
+    shown = (end for end in reversed(hit_lengths(config, known)) if holds(end))
     longest_end = next(shown, 0)
     return longest_end if longest_end > length and has_room(config, known, longest_end) else 0
-
-
-def recalls(state: State, prefix: Prefix, end: int) -> bool:
-    """Return whether some chapter knows a prompt that begins with the same tokens up to an end."""
-    return any(chapter.recalls(state, prefix, end) for chapter in state.config.chapters)
 
 
 def served(hit: Hit, prefix: Prefix, state: State) -> tuple[tuple[int, Content], ...]:

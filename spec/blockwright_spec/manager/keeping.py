@@ -1,4 +1,4 @@
-"""Part one, chapter 27: keeping: blocks that no wanted hit needs go first, except the last of them."""
+"""Part one, chapter 29: keeping: blocks that no wanted hit needs go first, except the last of them."""
 
 from dataclasses import dataclass, replace
 from math import lcm
@@ -11,6 +11,7 @@ from .keys import longest, named
 from .marks import memory_of, notes_of, put
 from .retention import Marking, in_order, retention_of
 from .state import Config, Content, Hit, Running, State, Table, Waiting
+from .tails import last_end
 from .wanted import forgets, leaving, leaving_at_end, wants_of
 
 
@@ -38,10 +39,8 @@ class Keeping(Marking):
         if self.parts is None or retention_of(state.config) or not isinstance(request, Waiting):
             return state
         (whole, slow, parts), old, tokens = self.parts, known.share, hit.length or 1
-        more, lacks = (
-            min(hit.length, parts * served_by_passing(state, request.prefix, hit)),
-            lacks_passing(state, request),
-        )
+        more = min(hit.length, parts * served_by_passing(state, request.prefix, hit))
+        lacks = lacks_passing(state, request)
         up, down = (whole - old) * more // tokens >> slow, old * (tokens - more) // tokens >> slow
         used = old + up - down if hit.length or not lacks else old
         share = used + (whole - used >> slow + 1) if lacks else used
@@ -52,9 +51,9 @@ class Keeping(Marking):
         """Sort the blocks that a request lets go of as it goes on."""
         return leaving(config, request.tables, gone, notes_of(request).wants)
 
-    def end(self, config: Config, request: Running, resumes: bool, last: int) -> Leaving:
+    def end(self, config: Config, request: Running, resumes: bool, count: int) -> Leaving:
         """Sort the blocks that a request holds as it ends."""
-        return leaving_at_end(config, request, resumes, last)
+        return leaving_at_end(config, request, resumes, last_end(config, request, count))
 
     def release(self, state: State, batch: tuple[Table, ...], order: Table, said: Any) -> State:
         """Mark blocks that were let go of as passing or not; the last of them go as ordinary ones do (POLICY-4).

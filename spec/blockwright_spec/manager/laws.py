@@ -1,8 +1,8 @@
-"""Part one, chapter 44: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 46: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed
-from . import ending, events, metrics, orders, pool_laws, retention_laws, step_laws, table_laws, unit_laws
+from . import events, metrics, orders, pool_laws, retention_laws, step_laws, table_laws, unit_laws
 from .in_time import explain, folding, forgetting, forks, giving_up, liveness, outside, shortening, time_laws
 
 BLOCK_LAWS = (
@@ -20,7 +20,7 @@ LAWS = (
     listed(pool_laws.law_key_is_single, "vLLM BlockPool.cached_block_hash_to_block; known bug B56"),
     listed(pool_laws.law_key_is_content, "vLLM BlockPool.cache_full_blocks; known bugs B40, B42"),
     listed(time_laws.law_key_looks_ahead, "vLLM num_hash_lookahead_tokens (0.33.0); known bug D84"),
-    listed(time_laws.law_copies_are_apart, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B51"),
+    listed(time_laws.law_copies_commute, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B51"),
     listed(pool_laws.law_free_is_findable_or_empty, "chapter `state`: contents are ghosts; known bug B14"),
     listed(pool_laws.law_hit_is_sound, "vLLM SingleTypeKVCacheManager.find_longest_cache_hit; known bugs B27, B60"),
     listed(pool_laws.law_hit_is_longest, "chapter `reads`: the longest hit; known bugs B36, B55"),
@@ -66,9 +66,10 @@ STEP_LAWS = (
     listed(step_laws.law_evicted_is_lost, "chapter `hits`: what is lost; vLLM BlockPool.take_events: BlockRemoved"),
     listed(step_laws.law_plan_is_taken, "vLLM KVCacheManager.allocate_slots; known bugs B08, B23"),
     listed(forks.law_preemption_frees_its_own, "vLLM #56897, #54644: whom to preempt; known bug E143"),
+    listed(forks.law_copied_fork_is_apart, "transformers PagedAttentionCache.fork_request: copies as it forks"),
     listed(step_laws.law_writer_is_alone, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B01"),
     listed(time_laws.law_copy_is_of_its_entry, "PagedAttention (Kwon et al., 2023), section 4.4"),
-    listed(outside.law_outside_is_apart, "vLLM BlockPool.free_blocks: a block released twice; known bug D61"),
+    listed(outside.law_outside_changes_alone, "vLLM BlockPool.free_blocks: a block released twice; known bug D61"),
     listed(forgetting.law_forgotten_is_not_found, "SGLang #27058; vLLM #42125; known bugs D93, D94"),
     listed(forgetting.law_everything_is_forgotten, "vLLM pause and update_weights; #57970, #57810; known bug E140"),
     listed(forgetting.law_private_publishes_nothing, "chapter `in_time.forgetting`; known bug E141"),
@@ -80,11 +81,9 @@ STEP_LAWS = (
     listed(giving_up.law_what_has_run_is_found, "a step that fails is no reason to forget the prompt before it"),
     listed(step_laws.law_lease_is_quiet, "vLLM: a call for each request and step; ours: most change nothing"),
     listed(step_laws.law_newcomer_leaves_the_watermark, "vLLM KVCacheManager.allocate_slots; known bug B34"),
-    listed(
-        unit_laws.law_copied_has_run, "vLLM 0.32 MambaManager.cached_blocks_this_step guards states only; known bug E32"
-    ),
+    listed(unit_laws.law_copied_has_run, "vLLM 0.32 MambaManager.cached_blocks_this_step guards states; known bug E32"),
     listed(unit_laws.law_tail_is_found, "vLLM RFC #45702: partial cache hits for hybrid models"),
-    listed(ending.law_last_is_published, "vLLM V1: a block is cached with the next step only; known bug E130"),
+    listed(step_laws.law_last_is_published, "vLLM V1: a block is cached with the next step only; known bug E130"),
     listed(unit_laws.law_resend_hits, "vLLM RFC #45702: partial cache hits for hybrid models"),
     listed(unit_laws.law_state_is_saved, "vLLM BlockPool.move_block_hashes: the key moves to the copy; known bug E39"),
     listed(unit_laws.law_parts_are_near, "ours: what large blocks lose of a system prompt; known bug E35"),

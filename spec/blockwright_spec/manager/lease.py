@@ -1,4 +1,4 @@
-"""Part one, chapter 12: the lease: how far a request goes on without its manager.
+"""Part one, chapter 24: the lease: how far a request goes on without its manager.
 
 Most steps of decoding change no table: their slots are there, no block becomes full, no entry dies. So each running
 request has a *lease*, a number of tokens up to which it needs no call, whatever these tokens turn out to be. Its engine
@@ -10,12 +10,28 @@ With steps in flight there is none, since each of them is settled by itself. Nor
 while the last step has left something to publish, or where the next writes over a state that is found (UNIT-7).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..reads import Ahead, Cross, Group, Mamba, dead
+from .chapters import Chapter
 from .facts import certain, keys_of, sharers, span
-from .keys import end_of
+from .keys import end_of, stride
+from .marks import notes_of
+from .publication import put_request
 from .state import NULL, Config, Running, State
+
+
+@dataclass(frozen=True, slots=True)
+class Lease(Chapter):
+    """An engine may leave out the calls within a lease."""
+
+    def catch_up(self, state: State, slot: int, count: int) -> State:
+        """Learn how far a request has come within its lease."""
+        request = state.requests[slot]
+        if not isinstance(request, Running) or not request.written < count <= lease(state, slot):
+            return state
+        known = replace(request, written=count, drafts=max(0, count - len(request.prefix[1])))
+        return put_request(state, slot, known)
 
 
 def lease(state: State, slot: int) -> int:
@@ -23,11 +39,11 @@ def lease(state: State, slot: int) -> int:
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or config.overlaps or request.loading > 0:
         return 0
-    puts_off = request.is_delayed and config.unit > 0
+    puts_off = request.is_delayed and stride(config) > 0
     if slot in state.due or puts_off or request.is_lost or is_shared(state, request) or has_found(state, request):
         return 0
     ends = tuple(quiet_end(config, request, at, group) for at, group in enumerate(config.groups))
-    return min((*ends, *(end - 1 for end in request.tails), config.max_model_len))
+    return min((*ends, *(end - 1 for end in notes_of(request).tails), config.max_model_len))
 
 
 def is_shared(state: State, request: Running) -> bool:
@@ -45,7 +61,7 @@ def has_found(state: State, request: Running) -> bool:
     return any(
         end_of(state.config, content) % group.block_size
         for table, group in zip(request.tables, state.config.groups, strict=True)
-        if isinstance(group.kind, Mamba) and state.config.unit
+        if isinstance(group.kind, Mamba) and stride(state.config)
         for block in table[-1:]
         for content in keys_of(state, block)
     )
@@ -75,12 +91,3 @@ def quiet_end(config: Config, request: Running, at: int, group: Group) -> int:
 def dies(group: Group, table: tuple[int, ...], size: int, count: int) -> tuple[bool, ...]:
     """Return, for each entry, whether it holds a block that no token behind `count` reads."""
     return tuple(block != NULL and dead(group.kind, size, count, entry) for entry, block in enumerate(table))
-
-
-def catch_up(state: State, slot: int, count: int) -> State:
-    """Learn from an engine's count how far a request has come within its lease."""
-    request = state.requests[slot]
-    if not isinstance(request, Running) or not request.written < count <= lease(state, slot):
-        return state
-    known = replace(request, written=count, drafts=max(0, count - len(request.prefix[1])))
-    return replace(state, requests=(*state.requests[:slot], known, *state.requests[slot + 1 :]))

@@ -1,4 +1,4 @@
-"""Part one, chapter 23: what is remembered of each block and noted of each request, to tell candidates apart.
+"""Part one, chapter 21: what is remembered of each block and noted of each request, to tell candidates apart.
 
 A duplicate costs its tenant nothing: where candidates are told apart, no candidate has the content of another published
 block. As soon as it would, the older one of two candidates, or the one that is free, is forgotten and free without
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ..hints import UNSAID, Mark, Wish, merged
 from ..reads import Prefix
 from .facts import key
+from .keys import stride
 from .page import Act
 from .seam import forget_keys
 from .state import Running, State, Table
@@ -47,10 +48,16 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What is noted of a request: what was said of its blocks, and what it wants kept (chapter `keeping`)."""
+    """What is noted of a request: what was said of its blocks, and what it wants kept (chapter `keeping`).
+
+    `tails` are the lengths inside a block that are still to be published, `end_tails` those of them where recurrent
+    layers publish the state (chapter `units`).
+    """
 
     wish: Wish = UNSAID
     wants: Wants = NO_WANTS
+    tails: tuple[int, ...] = ()
+    end_tails: tuple[int, ...] = ()
 
 
 NO_MEMORY = Memory()
@@ -93,7 +100,7 @@ def duplicates(state: State, block: int) -> Table:
 def doubles_of(state: State, blocks: Table, stay: Collection[int]) -> Table:
     """Return those of some blocks that have the content of one that stays, or of a later one of them (SHARE-4)."""
     pairs = ((block, {*duplicates(state, block)} & {*stay, *blocks[at + 1 :]}) for at, block in enumerate(blocks))
-    return () if state.config.unit else tuple(block for block, others in pairs if others)
+    return () if stride(state.config) else tuple(block for block, others in pairs if others)
 
 
 def drop_doubles(state: State, doubles: Table) -> State:

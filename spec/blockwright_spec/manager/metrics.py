@@ -1,4 +1,4 @@
-"""Part one, chapter 41: metrics: events, counted in numbers that only grow.
+"""Part one, chapter 43: metrics: events, counted in numbers that only grow.
 
 An operator reads rates and shares of them, so a counter never falls, and the sources of prompt tokens add up to the
 prompts. Each request counts once, when it is admitted: its lookup, and where the tokens of its prompt come from. If
@@ -20,7 +20,7 @@ from ..reads import Full
 from .chapters import Chapter
 from .keys import end_of
 from .outcomes import Done
-from .state import Config, Running, State
+from .state import Running, State
 from .told import evicted
 
 
@@ -82,11 +82,6 @@ def added(one: Counts, other: Counts) -> Counts:
     return Counts(*map(add, one, other))
 
 
-def counting_group(config: Config) -> int:
-    """Return the group by which evicted tokens are counted."""
-    return next((at for at, group in enumerate(config.groups) if isinstance(group.kind, Full)), 0)
-
-
 def sources(known: int, hit: int, external: int, life: Life) -> Counts:
     """Count where the tokens of a request come from: no more than it has, those of the device first."""
     tokens = known if life.was_admitted else life.prompt
@@ -110,7 +105,9 @@ def admitted(request: Running, life: Life) -> Counts:
 
 def counted(before: State, done: Done, call: Call | None, life: Life) -> Counts:
     """Count what happened in a step; `life` is what the engine knew of the request when it was last admitted."""
-    size = before.config.groups[group := counting_group(before.config)].block_size
+    groups = before.config.groups
+    group = next((at for at, each in enumerate(groups) if isinstance(each.kind, Full)), 0)
+    size = groups[group].block_size
     lost_contents = (content for _, content in evicted(before, done) if content[0] == group)
     whole = (content for content in lost_contents if end_of(before.config, content) % size == 0)
     lost = Counts(evicted=sum(size for _ in whole))

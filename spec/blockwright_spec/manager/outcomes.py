@@ -99,7 +99,7 @@ class Fits:
     copied: tuple[int | None, ...] = ()
     """Per group, the entry that is written to though others hold its block, and so is copied."""
     outgrown: tuple[int | None, ...] = ()
-    """Per group, the entry with a part that is published and written over though nobody else holds it (UNIT-7)."""
+    """Per group, the entry that is written over though its block is found and nobody else holds it."""
     saves: bool = False
     """Whether these are copied first."""
 

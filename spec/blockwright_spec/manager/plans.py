@@ -1,32 +1,17 @@
-"""Part one, chapter 14: planning a step: whether it fits, and the blocks it takes.
+"""Part one, chapter 13: planning a step: whether it fits, and the blocks it takes.
 
 A plan changes nothing. It counts the blocks that the step then takes (PLAN-1), as if dead entries were already trimmed.
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
 """
 
-from dataclasses import replace
-
 from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, writes
-from .facts import certain, covers, entries_of_states, holders, keys_of, sharers, span
-from .keys import end_of
-from .lease import catch_up
+from .chapters import adopted, caught_up
+from .facts import covers, entries_of_states, holders, sharers, span
+from .keys import is_longer, stride
 from .outcomes import Fits, Plan, Reason, Refusal, Step
-from .preconditions import cut_for_load, request_from, start_of, trim_end
+from .preconditions import request_from, start_of, trim_end, trim_tables
+from .room import held_in_step
 from .state import NULL, Config, Hit, Running, State, Table
-from .units import ends_in, held_in_step
-
-
-def trim_table(config: Config, group: Group, table: Table, settled: int) -> Table:
-    """Replace the dead entries of a table by the null block (TRIM-1)."""
-    size = span(config, group)
-    return tuple(
-        NULL if block == NULL or dead(group.kind, size, settled, entry) else block for entry, block in enumerate(table)
-    )
-
-
-def trim_tables(config: Config, tables: tuple[Table, ...], settled: int) -> tuple[Table, ...]:
-    """Trim the table of every group (TRIM-1)."""
-    return tuple(trim_table(config, group, table, settled) for group, table in zip(config.groups, tables, strict=True))
 
 
 def stands(config: Config, tables: tuple[Table, ...], count: int) -> bool:
@@ -50,11 +35,6 @@ def let_go(tables: tuple[Table, ...], gone: tuple[tuple[int, ...], ...]) -> tupl
     return tuple(tuple(table[entry] for entry in dying) for table, dying in zip(tables, gone, strict=True))
 
 
-def reach(config: Config, begin: int, step: Step) -> int:
-    """Return the slots that a step from token `begin` on asks for: they end at the model's maximum length."""
-    return min(begin + step.external + step.new + step.lookahead, config.max_model_len)
-
-
 def wanted(config: Config, group: Group, held: int, start: Running, begin: int, step: Step) -> tuple[bool, ...]:
     """Return, for each entry after the first `held`, whether it takes a block (TABLE-1).
 
@@ -64,8 +44,8 @@ def wanted(config: Config, group: Group, held: int, start: Running, begin: int, 
     inside = step.checkpoint // group.block_size - 1
     if isinstance(group.kind, Cross):
         return (True,) * entries(group.block_size, step.encoder)
-    slots = reach(config, begin, step)
     stop, size = begin + step.external + step.new, span(config, group)
+    slots = min(stop + step.lookahead, config.max_model_len)
     if isinstance(group.kind, Ahead):
         ahead = entries_of_states(config, group, len(start.prefix[1]), stop)
         return tuple(entry in ahead or entry == inside for entry in range(held, ahead.stop))
@@ -80,8 +60,7 @@ def rewritten(
 ) -> int | None:
     """Return the entry that a step from token `begin` on writes to though its block must stay as it is (WRITE-2).
 
-    Others hold it, or it is published with units as more than is computed. What nobody holds, a newcomer may write
-    over if need be, and the states of a request that runs are passed on (`outgrown`).
+    Others hold it, or it is published as more than is computed. What nobody holds, a newcomer may write over.
     """
     is_state = isinstance(group.kind, Mamba)
     entry = first_written(state, group, table, start, begin, step)
@@ -89,14 +68,9 @@ def rewritten(
         entry = len(table) - 1  # its owner writes over it, wherever the newcomer goes on
     if entry is None:
         return None
+    may = stride(state.config) > 0 and not (is_new or is_state)
     is_held = holders(state, table[entry]) > 0 if is_new else sharers(state, table[entry]) > 1
-    return entry if is_held or (not (is_new or is_state) and is_beyond(state, table[entry], begin)) else None
-
-
-def is_beyond(state: State, block: int, begin: int) -> bool:
-    """Return whether a block is published, with units, as more than the tokens before `begin`."""
-    config = state.config
-    return config.unit > 0 and any(end_of(config, content) > begin for content in keys_of(state, block))
+    return entry if is_held or (may and is_longer(state, table[entry], begin)) else None
 
 
 def first_written(state: State, group: Group, table: Table, start: Running, begin: int, step: Step) -> int | None:
@@ -109,35 +83,13 @@ def first_written(state: State, group: Group, table: Table, start: Running, begi
     return entry if entry < len(table) and table[entry] != NULL else None
 
 
-def outgrown(state: State, slot: int, start: Running, at: int, table: Table, begin: int, step: Step) -> int | None:
-    """Return the entry whose recurrent state a step writes over though it is found inside a block, or is to be now.
-
-    If others hold the block, it stays with them. Of a newcomer, also the entry with attention of which more is found.
-    """
-    group, is_new = state.config.groups[at], not isinstance(state.requests[slot], Running)
-    entry, is_state = first_written(state, group, table, start, begin, step), isinstance(group.kind, Mamba)
-    if entry is None or not state.config.unit or not (is_new or is_state):
-        return None
-    if is_new:
-        return (
-            entry if holders(state, table[entry]) == 0 and (is_state or is_beyond(state, table[entry], begin)) else None
-        )
-    if sharers(state, table[entry]) > 1:
-        return None
-    end = certain(start)
-    is_due = slot in state.due and end in start.end_tails and ends_in(state.config, at, end)
-    is_found = any(end_of(state.config, content) % group.block_size for content in keys_of(state, table[entry]))
-    return entry if is_found or (is_due and end // group.block_size == entry) else None
-
-
 def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> Plan:
     """Count what a step from token `begin` on takes, and whether the pool has it (PLAN-1).
 
     It fits if ``max(demand, whole - shared) + spare <= free + freed``. On the left, `demand` is what this step takes
     out of the queue: new blocks, copies, and the blocks of its hit that are free. If the whole request must fit,
     `whole - shared` is what it takes until all its tokens are computed. And `spare` must stay free. On the right are
-    the blocks that are free already, and those that the step's own trim frees. What is found and the step writes over,
-    a state or what a newcomer's hit ends in, is copied first only if that fits too (UNIT-7).
+    the blocks that are free already, and those that the step's own trim frees. Chapters may add to a plan that fits.
 
     It never fits if the pool has fewer blocks than the request is to hold at a time: those it keeps and the new ones of
     this step, or the most that the whole of it holds. Copies do not count: alone, it needs none.
@@ -149,7 +101,6 @@ def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> 
     wants = tuple(wanted(config, group, len(table), start, begin, step) for group, table in groups)
     states = tuple(drafts_beside(group.kind) if is_new else 0 for group in config.groups)
     copied = tuple(rewritten(state, start, group, table, begin, step, is_new) for group, table in groups)
-    over = tuple(outgrown(state, slot, start, at, table, begin, step) for at, table in enumerate(tables))
     news = tuple(sum(takes) + count for takes, count in zip(wants, states, strict=True))
     by_group = tuple(
         new + (entry is not None) + sum(block in state.queue for block in table)
@@ -158,26 +109,14 @@ def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> 
     whole = whole_demand(state, start, begin, step) if is_new and step.whole else 0
     if max(num_kept(config, start, begin) + sum(news), whole) > config.num_blocks - 1:
         return Refusal(Reason.POOL_TOO_SMALL)
-    num_freed = sum(holders(state, block) == 1 for blocks in let_go(start.tables, gone) for block in blocks)
-    needed = max(sum(by_group), whole - shared(state, tables, copied)) + spare(state, step, is_new)
-    missing = needed - len(state.queue) - num_freed
+    free = len(state.queue) + sum(holders(state, block) == 1 for table in let_go(start.tables, gone) for block in table)
+    missing = max(sum(by_group), whole - shared(state, tables, copied)) + spare(state, step, is_new) - free
     if missing > 0:
         return Refusal(Reason.NO_FREE_BLOCKS, missing, num_waiting(state), by_group)
-    return with_copies(state, Fits(by_group, tables, gone, wants, states, copied, over), missing, is_new)
-
-
-def with_copies(state: State, plan: Fits, missing: int, is_new: bool) -> Fits:
-    """Return a plan that also copies what is found and the step writes over, if as many blocks are free (UNIT-7).
-
-    Of a newcomer, the entry gets the copy, and what is found stays where it is.
-    """
-    over = tuple(table[entry] for table, entry in zip(plan.tables, plan.outgrown, strict=True) if entry is not None)
-    if missing + len(over) > 0 or any(target in over for _, _, target in state.copies):
-        return plan
-    copied = tuple(one if one is not None else other for one, other in zip(plan.copied, plan.outgrown, strict=True))
-    by_group = tuple(count + (entry is not None) for count, entry in zip(plan.by_group, plan.outgrown, strict=True))
-    more = replace(plan, by_group=by_group, saves=True)
-    return replace(more, copied=copied, outgrown=()) if is_new else more
+    plan = Fits(by_group, tables, gone, wants, states, copied)
+    for chapter in config.chapters:
+        plan = chapter.plan(state, slot, start, begin, step, plan, missing)
+    return plan
 
 
 def num_waiting(state: State) -> int:
@@ -233,12 +172,12 @@ def plan_admission(state: State, slot: int, hit: Hit, step: Step) -> Plan:
     start = start_of(state, slot, hit, step)
     if isinstance(start, Refusal):
         return start
-    own, step = cut_for_load(state.config, hit, step)
+    own, step = adopted(state.config, hit, step)
     return planned(state, slot, start, own.length, step)
 
 
 def plan_growth(state: State, slot: int, computed: int, step: Step) -> Plan:
     """Return whether a running request can go on, and the blocks it takes: ``plan`` (PLAN-1)."""
-    told = catch_up(state, slot, computed)
+    told = caught_up(state, slot, computed)
     start = request_from(told, slot, computed, step)
     return start if isinstance(start, Refusal) else planned(told, slot, start, computed, step)

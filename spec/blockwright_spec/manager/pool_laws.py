@@ -1,12 +1,12 @@
-"""Part one, chapter 19: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
+"""Part one, chapter 18: the laws of blocks: who holds them, what they are published under, and what a lookup finds."""
 
 from ..reads import Mamba, Prefix, cut, margin, needed, shows
 from .facts import heads, holders, key
 from .hits import found
-from .keys import continues, keyed, num_ahead
+from .keys import aligned, continues, hit_lengths, keyed, num_ahead, stride, upto
 from .lru import LRU
+from .room import has_room
 from .state import NULL, Running, State, Waiting
-from .units import aligned, has_room, hit_lengths, upto
 
 
 def law_queue_holds_the_unheld(state: State) -> bool:
@@ -27,8 +27,8 @@ def law_null_is_nothing(state: State) -> bool:
 
 def law_key_is_single(state: State) -> bool:
     """KEY-1: a block is published as one thing at most, with units as each length once, without caching as nothing."""
-    unit = state.config.unit
-    as_what = tuple((block, len(prefix[1]) if unit else 0) for block, (_, prefix) in state.keys)
+    has_parts = stride(state.config) > 0
+    as_what = tuple((block, len(prefix[1]) if has_parts else 0) for block, (_, prefix) in state.keys)
     return len(set(as_what)) == len(as_what) and (state.config.caching or not as_what)
 
 
@@ -37,10 +37,10 @@ def law_key_is_content(state: State) -> bool:
 
     With units the prefix may end at one of them, and the block may hold more behind that, except in recurrent layers.
     """
-    unit, groups = state.config.unit, state.config.groups
+    inside, groups = stride(state.config), state.config.groups
     return all(
         upto(state.contents[block], part(state, at, end)) == (at, cut(prefix, end))
-        and end % (unit or groups[at].block_size) == 0 < end
+        and end % (inside or groups[at].block_size) == 0 < end
         and (end - 1) // groups[at].block_size == (length_in(state, block) - 1) // groups[at].block_size
         for block, (at, prefix) in state.keys
         for end in (len(prefix[1]) - num_ahead(state.config),)
@@ -56,7 +56,7 @@ def length_in(state: State, block: int) -> int:
 def part(state: State, at: int, length: int) -> int:
     """Return how much of what a block of a group holds is read where it serves `length` tokens: a state is whole."""
     is_state = isinstance(state.config.groups[at].kind, Mamba)
-    return state.config.max_model_len if is_state or not state.config.unit else length
+    return state.config.max_model_len if is_state or not stride(state.config) else length
 
 
 def law_free_is_findable_or_empty(state: State) -> bool:

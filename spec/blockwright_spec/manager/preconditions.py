@@ -1,24 +1,23 @@
-"""Part one, chapter 13: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
+"""Part one, chapter 12: what may be asked of a step, whatever the pool holds, and the request as the step finds it."""
 
 from dataclasses import replace
-from math import lcm
 
-from ..reads import Cross, Mamba, Prefix, dead
-from .chapters import start_request
-from .facts import certain, draft_states, heads, is_loading, recurrent, resumed, runs_ahead, sharers, span
+from ..reads import Cross, Group, Mamba, Prefix, dead
+from .chapters import adopted
+from .facts import certain, draft_states, heads, is_loading, recurrent, resumed, runs_ahead, span
 from .hits import sound
+from .keys import aligned, num_adopted, stride
 from .outcomes import Reason, Refusal, Step
-from .state import NULL, Config, Hit, Running, State, Waiting
-from .units import aligned, end_tails, ends_in, num_adopted, tail_lengths
+from .state import NULL, Config, Hit, Running, State, Table, Waiting
 
 
-def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step) -> Refusal | None:
+def misuse(config: Config, prefix: Prefix, length: int, begin: int, step: Step) -> Refusal | None:
     """Refuse a step from token `begin` on that no state of the pool could serve."""
     first, known = begin + step.external, len(prefix[1])
     if min(step.new, step.lookahead, step.drafts, step.external, step.encoder, step.checkpoint, step.reserve) < 0:
         return Refusal(Reason.NEGATIVE)
-    is_inside = any(adopted % each.block_size for each in config.groups)
-    if step.new == 0 and step.external == 0 and (adopted == 0 or is_inside):
+    is_inside = any(length % each.block_size for each in config.groups)
+    if step.new == 0 and step.external == 0 and (length == 0 or is_inside):
         return Refusal(Reason.NO_TOKENS)
     if step.external > 0 and (step.new > 0 or first > known or (recurrent(config) and first == known)):
         return Refusal(Reason.LOAD_ALONE)
@@ -34,13 +33,10 @@ def misuse(config: Config, prefix: Prefix, adopted: int, begin: int, step: Step)
 
 
 def is_checkpoint(config: Config, known: int, begin: int, step: Step) -> bool:
-    """Return whether a step over known tokens can keep a state in an entry that it would jump over (MAMBA-7).
-
-    That is the last entry but one, and the state at its end.
-    """
+    """Return whether a step over known tokens can keep the state at the end of its last entry but one (MAMBA-7)."""
     place, stop = step.checkpoint, begin + step.new
     sizes = tuple(group.block_size for group in config.groups if isinstance(group.kind, Mamba))
-    is_plain = config.caching and stop <= known and not (config.overlaps or config.unit or step.external)
+    is_plain = config.caching and stop <= known and not (config.overlaps or stride(config) or step.external)
     return bool(sizes) and is_plain and all(begin + size <= place == (stop - 1) // size * size for size in sizes)
 
 
@@ -86,11 +82,23 @@ def trim_end(config: Config, request: Running, settled: int) -> int:
     return min(settled, kept_inside(config, request, settled) or settled)
 
 
+def trim_table(config: Config, group: Group, table: Table, settled: int) -> Table:
+    """Replace the dead entries of a table by the null block (TRIM-1)."""
+    size = span(config, group)
+    return tuple(
+        NULL if block == NULL or dead(group.kind, size, settled, entry) else block for entry, block in enumerate(table)
+    )
+
+
+def trim_tables(config: Config, tables: tuple[Table, ...], settled: int) -> tuple[Table, ...]:
+    """Trim the table of every group (TRIM-1)."""
+    return tuple(trim_table(config, group, table, settled) for group, table in zip(config.groups, tables, strict=True))
+
+
 def start_of(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal:
     """Return a waiting request as it starts on the blocks of its hit, or refuse.
 
-    Of the hit before a load it holds the whole blocks (LOAD-2), as far as the tokens after the load read them: the load
-    comes whole, or is given up.
+    Of the hit before a load it holds the blocks that tokens after the load read: the load comes whole, or is given up.
     """
     config, request = state.config, state.requests[slot]
     if not isinstance(request, Waiting):
@@ -103,57 +111,30 @@ def start_of(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         return Refusal(Reason.LOADING)
     if refusal := wrong_hit(state, request.prefix, hit):
         return refusal
-    hit, step = cut_for_load(config, hit, step)
+    hit, step = adopted(config, hit, step)
     tables = heads(config, hit)
     looked, length = tuple(hit.length // group.block_size for group in config.groups), hit.length
     end = resumed(request.prefix, length + step.external) if step.external else length
-    kept = tuple(
-        tuple(NULL if dead(group.kind, span(config, group), end, entry) else block for entry, block in enumerate(table))
-        for group, table in zip(config.groups, tables, strict=True)
-    )
-    tails, ends = (of(config, len(request.prefix[1]), length, request.hit.junction) for of in (tail_lengths, end_tails))
+    kept = trim_tables(config, tables, end)
     saved = length if runs_ahead(config) else 0
     here = (length, length, length, kept, looked, end)
-    start = Running(request.prefix, *here, encoder=step.encoder, saved=saved, tails=tails, end_tails=ends)
-    return start_request(state, replace(request, hit=replace(request.hit, tables=tables)), start, step.external)
-
-
-def cut_for_load(config: Config, hit: Hit, step: Step) -> tuple[Hit, Step]:
-    """Return the whole blocks of a hit, which a load adopts, and the step that loads the rest of it too (LOAD-2).
-
-    Only a load cuts it: other steps begin where the hit ends.
-    """
-    sizes = tuple(group.block_size for group in config.groups)
-    rest = hit.length % lcm(*sizes) if step.external else 0
-    if not rest:
-        return hit, step
-    length = hit.length - rest
-    tables = tuple(table[: length // size] for table, size in zip(heads(config, hit), sizes, strict=True))
-    return replace(hit, length=length, tables=tables), replace(step, external=step.external + rest)
+    start = Running(request.prefix, *here, encoder=step.encoder, saved=saved)
+    request = replace(request, hit=replace(request.hit, tables=tables))
+    for chapter in config.chapters:
+        start = chapter.start(state, request, start, step.external)
+    return start
 
 
 def wrong_hit(state: State, prefix: Prefix, hit: Hit) -> Refusal | None:
-    """Refuse a hit that is none, or is none any more, or has a part that is still to be copied."""
+    """Refuse a hit that is none, or is none any more, or that a chapter refuses."""
     config, tables = state.config, heads(state.config, hit)
     counts = tuple(num_adopted(config, at, hit.length) for at in range(len(tables)))
     if hit.length % aligned(config) or counts != tuple(map(len, tables)):
         return Refusal(Reason.HIT_LENGTH)
     if not sound(state, prefix, hit):
         return Refusal(Reason.HIT_STALE)
-    parts = {
-        table[-1]
-        for at, table in enumerate(tables)
-        if ends_in(config, at, hit.length) and not is_saved(state, at, table[-1])
-    }
-    return Refusal(Reason.UNCOPIED) if any(target in parts for _, _, target in state.copies) else None
-
-
-def is_saved(state: State, at: int, block: int) -> bool:
-    """Return whether a block is in no table and has a state, as one that is being saved: it is copied from its source.
-
-    A part of any other block to which a copy is to come was found by a step that ran without the copy.
-    """
-    return isinstance(state.config.groups[at].kind, Mamba) and sharers(state, block) == 0
+    refusals = (chapter.refuse(state, hit) for chapter in config.chapters)
+    return next((refusal for refusal in refusals if refusal), None)
 
 
 def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:

@@ -1,13 +1,12 @@
-"""Part one, chapter 24: the last prompts, which show where a prompt parts from them if no layer's blocks do."""
+"""Part one, chapter 26: the last prompts, which show where a prompt parts from them if no layer's blocks do."""
 
 from dataclasses import dataclass, replace
 
 from ..reads import Prefix, cut
 from .chapters import Chapter
-from .keys import is_published, keyed, named
+from .keys import aligned, is_published, keyed, named
 from .marks import memory_of
 from .state import Hit, Running, State, Waiting
-from .units import aligned
 
 
 @dataclass(frozen=True, slots=True)

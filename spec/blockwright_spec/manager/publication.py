@@ -1,4 +1,4 @@
-"""Part one, chapter 15: publication: which blocks become findable, as what, and when.
+"""Part one, chapter 14: publication: which blocks become findable, as what, and when.
 
 Blocks are published with the step that fills them, for engines that run steps in order: whoever hits them computes
 later, or in the same step, in which every layer writes what all tokens need before any of them reads it. A recurrent
@@ -7,16 +7,16 @@ layer does not: one request would read a state while another writes it. So a sta
 the last step, tokens or keys, is published when the request lets go of its blocks (PUB-5).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from ..reads import Ahead, Full, Group, Mamba, saved_end
-from .facts import certain, keys_of, recurrent, runs_ahead
+from ..reads import Ahead, Group, Mamba, saved_end
+from .facts import certain, keys_of, runs_ahead
 from .hits import useful
 from .keys import end_of, keyed, named
 from .preconditions import awaited
 from .seam import publish_keys
-from .state import NULL, Config, Request, Running, State
-from .units import ends_in
+from .state import NULL, Config, Flight, Request, Running, State
 
 
 def put_request(state: State, slot: int, request: Request) -> State:
@@ -50,11 +50,18 @@ def publishable(
 def publish_count(state: State, slot: int, count: int, stop: int | None) -> State:
     """Publish what `count` tokens filled in each group, after a step that ended at `stop`, group by group (PUB-1).
 
-    Blocks that no hit can need are passed over: as candidates they would only outlive useful ones (PUB-2). Tails are
-    published if the step has run.
+    Blocks that no hit can need are passed over: as candidates they would only outlive useful ones (PUB-2). Chapters may
+    publish more if the step has run.
     """
     after = publish_blocks(state, slot, count, stop)
-    return after if stop is None else publish_tails(after, slot, count)
+    return after if stop is None else publish_more(after, slot, count)
+
+
+def publish_more(state: State, slot: int, count: int) -> State:
+    """Publish of the first `count` tokens, which have run, what else chapters publish."""
+    for chapter in state.config.chapters:
+        state = chapter.publish(state, slot, count)
+    return state
 
 
 def publish_blocks(state: State, slot: int, count: int, stop: int | None, kind: type = object) -> State:
@@ -86,37 +93,6 @@ def is_whole(state: State, block: int) -> bool:
     return any(end_of(state.config, content) % sizes[content[0]] == 0 for content in keys_of(state, block))
 
 
-def publish_tails(state: State, slot: int, count: int) -> State:
-    """Publish the parts of a request's blocks up to its tails within `count` tokens (UNIT-2).
-
-    Recurrent layers have only the tail where the last step stopped, drafts aside. Entries without a block are passed
-    over.
-    """
-    request, config = state.requests[slot], state.config
-    if not isinstance(request, Running) or request.is_lost or not due_tails(request, count):
-        return state
-    parts = (
-        (request.tables[at][end // group.block_size], named(config, at, request.prefix, end))
-        for end in due_tails(request, count)
-        for at, group in enumerate(config.groups)
-        if ends_in(config, at, end)
-        if is_tail_of(config, request, at, end)
-    )
-    keys = tuple(part for part in dict.fromkeys(parts) if part[0] != NULL and part not in state.keys)
-    left, ends = (tuple(end for end in each if end > count) for each in (request.tails, request.end_tails))
-    kept = replace(request, tails=left, end_tails=ends)
-    return put_request(publish_keys(state, keys), slot, kept)
-
-
-def is_tail_of(config: Config, request: Running, at: int, end: int) -> bool:
-    """Return whether a group publishes the part up to a tail.
-
-    Beside recurrent layers, those that read everything do in any case; others only where they can be hit with a state.
-    """
-    is_hit = not recurrent(config) or (end in request.end_tails and holds_state(config, request, end))
-    return is_hit or isinstance(config.groups[at].kind, Full)
-
-
 def holds_state(config: Config, request: Running, end: int) -> bool:
     """Return whether the tables of recurrent layers hold the state after `end` tokens, where the last step stopped.
 
@@ -126,7 +102,7 @@ def holds_state(config: Config, request: Running, end: int) -> bool:
 
 
 def publish_due(state: State, slot: int, stop: int) -> State:
-    """Publish what a step that ended at `stop` left to be published once it has run: states, and tails.
+    """Publish what a step that ended at `stop` left to be published once it has run: states, and what chapters add.
 
     Whole blocks of other layers were published with the step, as far as its tokens were known then.
     """
@@ -134,12 +110,7 @@ def publish_due(state: State, slot: int, stop: int) -> State:
     if not isinstance(request, Running):
         return state
     count = min(stop, len(request.prefix[1]))
-    return publish_tails(publish_blocks(state, slot, count, stop, Mamba), slot, count)
-
-
-def due_tails(request: Running, count: int) -> tuple[int, ...]:
-    """Return the tails within `count` tokens that are still to be published."""
-    return tuple(end for end in request.tails if end <= count)
+    return publish_more(publish_blocks(state, slot, count, stop, Mamba), slot, count)
 
 
 def is_private(config: Config, request: Running) -> bool:
@@ -147,26 +118,15 @@ def is_private(config: Config, request: Running) -> bool:
     return any(count > config.max_model_len for count in request.published)
 
 
-def make_private(config: Config, request: Running) -> Running:
-    """Let a request publish nothing more: no entry is left that publication has not passed, and no tail."""
-    published = (config.max_model_len + 1,) * len(config.groups)
-    return replace(request, published=published, tails=(), end_tails=())
-
-
-def is_open(state: State, slot: int) -> bool:
-    """Return whether the step that was started last computes tokens of a request: that has not run."""
-    return any(flight.slot == slot for step in state.flights[-1:] for flight in step)
-
-
 def stops(config: Config, request: Running) -> bool:
-    """Return whether the last step leaves what is publishable once it has run: a tail, or a state (PUB-1).
+    """Return whether the last step leaves what is publishable once it has run: a state, or what a chapter says (PUB-1).
 
     That is a state at a block's end, after known tokens, its own or one inside.
     """
     end, states = certain(request), tuple(group for group in config.groups if isinstance(group.kind, Mamba))
     if runs_ahead(config) and request.drafts:
         return False  # which states they leave is not known before they are settled
-    if due_tails(request, request.computed):
+    if any(chapter.leaves(config, request) for chapter in config.chapters):
         return True
     is_known = config.caching and end <= len(request.prefix[1])
     is_left = awaited(config, request) > 0 or any(end % group.block_size == 0 for group in states)
@@ -211,3 +171,8 @@ def put_off(state: State, slot: int, is_delayed: bool) -> State:
     if not isinstance(request, Running) or not state.config.caching:
         return state
     return put_request(state, slot, replace(request, is_delayed=is_delayed))
+
+
+def changed_flights(state: State, slot: int, change: Callable[[Flight], Flight]) -> tuple[tuple[Flight, ...], ...]:
+    """Return the steps in flight with a change of what they do for a request."""
+    return tuple(tuple(change(each) if each.slot == slot else each for each in step) for step in state.flights)

@@ -1,4 +1,4 @@
-"""Part one, chapter 25: retention: in which order candidates go, by what was said of them and by whose they are.
+"""Part one, chapter 27: retention: in which order candidates go, by what was said of them and by whose they are.
 
 Without hints and shares, candidates go as they were released. Which free block is taken is open
 (chapter `choices`), so all of this is about one free choice: the queue stands as blocks were released, and a policy is
@@ -66,7 +66,7 @@ class Retention(Marking):
             state = drop_doubles_of(state, act.block) if act.verb == "publish" else state
         return state
 
-    def end(self, config: Config, request: Running, resumes: bool, last: int) -> Wish:
+    def end(self, config: Config, request: Running, resumes: bool, count: int) -> Wish:
         """Return what was said of a request."""
         return notes_of(request).wish
 
@@ -243,3 +243,13 @@ def advance(state: State, now: int) -> Outcome:
     # EFFECT
     return Done(replace(state, memory=replace(memory_of(state), now=now)))
     # SAME: everything else.
+
+
+def leaves_floors(state: State) -> bool:
+    """Return whether the pool has the larger of each tenant's floor and what its running requests hold.
+
+    What is held from outside is no tenant's, and is not there to be had.
+    """
+    floors, held = floors_of(state.config), totals(held_by_tenants(state))
+    needed = sum(max(floors.get(tenant, 0), held.get(tenant, 0)) for tenant in {*floors, *held})
+    return needed + len(frozenset(state.pins)) <= state.config.num_blocks - 1

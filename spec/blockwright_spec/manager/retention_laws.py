@@ -1,4 +1,4 @@
-"""Part one, chapter 28: what retention promises: to those who hint, to tenants, and whatever the policy.
+"""Part one, chapter 30: what retention promises: to those who hint, to tenants, and whatever the policy.
 
 Laws of policies are judged where candidates are told apart, and of any policy that takes free blocks: they are about a
 choice that every other law leaves open. Two promises are about hits, and so about whole histories: `SHARE-2`, a
@@ -18,22 +18,12 @@ from ..reads import Full, Prefix, cut
 from .facts import key, sharers
 from .hits import found
 from .keeping import keeping_of, lacks_passing, serve_passing, spares_of
+from .keys import stride
 from .lru import LRU
 from .marks import memory_of, notes_of
 from .outcomes import Done, Step
 from .plans import plan_growth
-from .retention import (
-    Retention,
-    counted,
-    floors_of,
-    guard_last,
-    held_by_tenants,
-    in_order,
-    is_over,
-    retention_of,
-    tenant_of,
-    totals,
-)
+from .retention import Retention, counted, floors_of, guard_last, in_order, is_over, retention_of, tenant_of
 from .state import Config, Running, State, Waiting, initial
 from .step_laws import taken
 
@@ -194,18 +184,8 @@ def law_candidate_is_single(state: State) -> bool:
     """SHARE-4: where candidates are told apart, and hits end with blocks, no candidate has another block's content."""
     contents = tuple(content for _, content in state.keys)
     kept = (content for block, content in state.keys if block in state.queue)
-    is_single = retention_of(state.config) is not None and not state.config.unit
+    is_single = retention_of(state.config) is not None and not stride(state.config)
     return not is_single or all(contents.count(content) == 1 for content in kept)
-
-
-def leaves_floors(state: State) -> bool:
-    """Return whether the pool has the larger of each tenant's floor and what its running requests hold.
-
-    What is held from outside is no tenant's, and is not there to be had.
-    """
-    floors, held = floors_of(state.config), totals(held_by_tenants(state))
-    needed = sum(max(floors.get(tenant, 0), held.get(tenant, 0)) for tenant in {*floors, *held})
-    return needed + len(frozenset(state.outside)) <= state.config.num_blocks - 1
 
 
 def alone(config: Config, num_blocks: int) -> State:
@@ -214,9 +194,9 @@ def alone(config: Config, num_blocks: int) -> State:
     return initial(replace(config, num_blocks=num_blocks + 1, chapters=plain), 1)
 
 
-def law_share_is_as_if_alone(together: State, apart: State, prefix: Prefix) -> bool:
+def law_share_is_as_if_alone(shared: State, single: State, prefix: Prefix) -> bool:
     """SHARE-2: with full attention a tenant hits what it would alone in a pool of its floor, if floors can be left."""
-    return found(together, prefix, LRU).length >= found(apart, prefix, LRU).length
+    return found(shared, prefix, LRU).length >= found(single, prefix, LRU).length
 
 
 def law_wrong_hints_are_bounded(hinted: State, plain: State, prefix: Prefix) -> bool:

@@ -28,8 +28,7 @@ class Config:
 
     `watermark` blocks stay free when a request is admitted beside others. `chapters` are its options. With `overlaps`,
     steps are in flight until they are settled; without, each call says that all before it is done. With `settles`,
-    blocks are published when their data is settled, without when a step that writes them is scheduled. With a `unit`,
-    which divides every block, hits may end inside blocks, at its multiples (chapter `units`).
+    blocks are published when their data is settled, without when a step that writes them is scheduled.
     """
 
     groups: tuple[Group, ...]
@@ -41,7 +40,6 @@ class Config:
     chapters: tuple[Chapter, ...] = ()
     overlaps: bool = False
     settles: bool = False
-    unit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +80,9 @@ class Running:
     its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token count
     of the last steps without a gap: from there on each step leaves the state at the last block end that it passes. At
     `checkpoint` tokens, if not 0, a step left states of recurrent layers besides those at its end. `encoder` tokens are
-    read by cross-attention; `loading` tokens after the written ones are on their way from elsewhere. `tails` are the
-    lengths inside a block that are still to be published, `end_tails` those of them where recurrent layers publish the
-    state. The last step put publication off if `is_delayed`; a request that `is_lost` holds what was given up before it
-    was written; if `is_inside`, it was trimmed where no recurrent state stands. Within `folded` tokens duplicates were
-    folded.
+    read by cross-attention; `loading` tokens after the written ones are on their way from elsewhere. The last step put
+    publication off if `is_delayed`; a request that `is_lost` holds what was given up before it was written; if
+    `is_inside`, it was trimmed where no recurrent state stands. Within `folded` tokens duplicates were folded.
     """
 
     prefix: Prefix
@@ -103,8 +99,6 @@ class Running:
     checkpoint: int = 0
     encoder: int = 0
     loading: int = 0
-    tails: tuple[int, ...] = ()
-    end_tails: tuple[int, ...] = ()
     is_delayed: bool = False
     is_lost: bool = False
     is_inside: bool = False
@@ -155,8 +149,8 @@ class State:
     published blocks with what they are published as, oldest publication first; `requests` one entry for each of their
     names; `flights` the steps in flight, oldest first; `fences` what waits for them; `copies` what the engine must copy
     before its next step, oldest first; `due` the slots of requests with a recurrent state to be published once their
-    last step has run, oldest first; `outside` the holds from outside; `memory` what chapters remember; `steps` those of
-    a transition that is under way.
+    last step has run, oldest first; `pins` the blocks that no table holds, as often as they are held; `memory` what
+    chapters remember; `steps` those of a transition that is under way.
     """
 
     config: Config
@@ -168,7 +162,7 @@ class State:
     fences: tuple[Fence, ...] = ()
     copies: tuple[Copy, ...] = ()
     due: tuple[int, ...] = ()
-    outside: tuple[int, ...] = ()
+    pins: tuple[int, ...] = ()
     memory: Any = None
     steps: Acts = ()
 

@@ -1,13 +1,16 @@
-"""Part one, chapter 22: the laws of steps, given the state before a step that happened and its outcome."""
+"""Part one, chapter 25: the laws of steps, given the state before a step that happened and its outcome."""
 
 from ..reads import Mamba, writes
 from .effects import target
-from .facts import covers, holders, keys_of, running, sharers, span
+from .facts import certain, covers, holders, in_flight, keys_of, running, sharers, span
+from .hits import useful
+from .keys import end_of, keyed, named, upto
 from .lease import lease
 from .outcomes import Done
+from .publication import holds_state, is_private
 from .state import NULL, Config, Content, Request, Running, State, Table
 from .table_laws import held
-from .told import copies, cut_off, dropped, evicted, exchanged, folded, forgets, given_up, num_saved, outgrown, saving
+from .told import copies, cut_off, dropped, evicted, exchanged, folded, given_up, joins, num_saved, of, outgrown, saving
 from .units import is_before
 
 
@@ -36,7 +39,9 @@ def table_after(table: Table, done: Done, at: int) -> Table:
 def taken(done: Done) -> tuple[int, ...]:
     """Return the blocks that a step took, except for the states of drafts, in the order of taking."""
     new = tuple(block for table in done.new for block in table if block != NULL)
-    return tuple(target for _, _, target in copies(done)) + new
+    forks = () if done.new else tuple(act for act in done.steps if act.verb == "take")
+    own = tuple(act.block for act in forks if isinstance(act.place[0], tuple) and act.place[0][0] != "drafts")
+    return tuple(target for _, _, target in copies(done)) + new + own
 
 
 def taken_at_most(done: Done) -> tuple[int, ...]:
@@ -53,7 +58,7 @@ def law_taking_drops_its_key(before: State, done: Done) -> bool:
     """
     gone, kept = taken_at_most(done), frozenset(content for _, content in done.state.keys)
     over, lost, own = written_over(before, done), given_up(done), {block for _, _, block, _ in folded(done)}
-    forgot = {(act.block, act.content) for act in forgets(done)}
+    forgot = {(act.block, act.content) for act in of(done, "forget")}
     rest = tuple(
         published
         for published in before.keys
@@ -88,9 +93,9 @@ def law_demand_is_taken(before: State, done: Done) -> bool:
 
     The holder is the request, or the copy of a state that is saved.
     """
-    left, apart = frozenset(before.queue) - frozenset(done.state.queue), {target for _, _, target in saving(done)}
+    left, saved = frozenset(before.queue) - frozenset(done.state.queue), {target for _, _, target in saving(done)}
     return all(holders(done.state, block) > 0 for block in left) and all(
-        sharers(done.state, block) + done.state.outside.count(block) == (block not in apart) for block in taken(done)
+        sharers(done.state, block) + done.state.pins.count(block) == (block not in saved) for block in taken(done)
     )
 
 
@@ -133,10 +138,8 @@ def begun(old: Request, new: Running, overlaps: bool) -> int:
 
 def law_newcomer_leaves_the_watermark(before: State, done: Done) -> bool:
     """PLAN-2: a request that joins others leaves the watermark free, unless it is a fork of one of them."""
-    pairs = zip(before.requests, done.state.requests, strict=True)
-    is_joined = any(isinstance(new, Running) and not isinstance(old, Running) for old, new in pairs)
     is_idle = len(before.queue) == before.config.num_blocks - 1
-    return not (is_joined and done.new) or is_idle or len(done.state.queue) >= before.config.watermark
+    return not joins(before, done) or is_idle or len(done.state.queue) >= before.config.watermark
 
 
 def law_lease_is_quiet(before: State, done: Done) -> bool:
@@ -144,7 +147,8 @@ def law_lease_is_quiet(before: State, done: Done) -> bool:
     return all(
         old.tables == new.tables and before.keys == done.state.keys and before.queue == done.state.queue
         for slot, (old, new) in enumerate(zip(before.requests, done.state.requests, strict=True))
-        if isinstance(old, Running) and isinstance(new, Running) and is_step(old, new)
+        if isinstance(old, Running) and isinstance(new, Running)
+        if new.written > old.written and new.prefix == old.prefix
         for count in (lease(before, slot),)
         if new.written <= count and not looks_ahead(before.config, old, new, count)
     )
@@ -156,6 +160,37 @@ def looks_ahead(config: Config, old: Running, new: Running, count: int) -> bool:
     return any(len(after) > len(table) >= covers(config, group, count) for group, table, after in groups)
 
 
-def is_step(old: Running, new: Running) -> bool:
-    """Return whether a request was given slots."""
-    return new.written > old.written and new.prefix == old.prefix
+def law_last_is_published(before: State, done: Done) -> bool:
+    """PUB-5: when a request lets go of its blocks, all that it has computed, with keys, is found in whole blocks.
+
+    That is, unless it put publication off. With a step in flight the settled tokens count, and nothing if the last step
+    had not run; drafts that were accepted last are not certain yet. Of a recurrent layer it is where that step stopped.
+    """
+    return all(
+        upto(content, end_of(config, content)) in {upto(each, end_of(config, each)) for _, each in done.state.keys}
+        for config in (before.config,)
+        for slot, (old, new) in enumerate(zip(before.requests, done.state.requests, strict=True))
+        if isinstance(old, Running) and not isinstance(new, Running) and publishes(before.config, old)
+        for content in last_contents(before, old, slot, done.kept is None)
+    )
+
+
+def last_contents(state: State, request: Running, slot: int, has_run: bool) -> tuple[Content, ...]:
+    """Return the contents of the whole blocks that a request holds and has computed for certain."""
+    config, stop, steps = state.config, certain(request), in_flight(state, slot)
+    done = request.settled if steps else max(stop, request.settled) * has_run
+    least = min(request.computed, done, keyed(config, request.prefix))
+    is_left = not steps and holds_state(config, request, stop)
+    return tuple(
+        named(config, at, request.prefix, end)
+        for at, group in enumerate(config.groups)
+        for entry, block in enumerate(request.tables[at])
+        for end in ((entry + 1) * group.block_size,)
+        if block != NULL and end <= least and useful(config, at, entry)
+        if not isinstance(group.kind, Mamba) or (is_left and end == stop)
+    )
+
+
+def publishes(config: Config, request: Running) -> bool:
+    """Return whether a request publishes what it computes: nothing of it was forgotten, nor was that put off last."""
+    return config.caching and not request.is_delayed and not is_private(config, request)

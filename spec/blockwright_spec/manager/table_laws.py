@@ -1,15 +1,14 @@
-"""Part one, chapter 20: the laws of block tables: what they must hold for the next token, and what they must not."""
+"""Part one, chapter 19: the laws of block tables: what they must hold for the next token, and what they must not."""
 
 from collections.abc import Iterator
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, cut, dead, drafts_beside, drafts_within, positions, reads, shows
 from .facts import covers, key, keys_of, owned, resumed, running, sharers, span
 from .hits import useful
-from .keys import end_of, named
+from .keys import end_of, is_longer, named, upto
 from .outcomes import given
 from .publication import is_private
 from .state import NULL, Running, State, Table
-from .units import upto
 
 
 def tables(state: State) -> Iterator[tuple[Running, int, Group, Table]]:
@@ -180,10 +179,11 @@ def law_states_are_two(state: State) -> bool:
     """MAMBA-1: of a recurrent layer a request holds at most the state last read and the state last written.
 
     With steps in flight there are more, until they are settled, and in a layer that runs ahead (MAMBA-6). A checkpoint
-    is one more, until it is published or given up and the next step has begun (MAMBA-7).
+    is one more, until it is published or given up and the next step has begun (MAMBA-7): so beside a new one there may
+    be that of the step before.
     """
     return state.config.overlaps or all(
-        len(table) - table.count(NULL) <= 2 + (request.checkpoint > 0)
+        len(table) - table.count(NULL) <= (4 if request.checkpoint else 2)
         for request, _, group, table in tables(state)
         if isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead)
     )
@@ -218,7 +218,7 @@ def law_state_found_has_run(state: State) -> bool:
     """MAMBA-5: a recurrent state is not found while the step that writes it has still to run, or is the open one."""
     groups, size = state.config.groups, spans(state)
     return not any(
-        isinstance(groups[at].kind, Mamba) and (entry + 1) * size[at] > run and is_found(state, block, run)
+        isinstance(groups[at].kind, Mamba) and (entry + 1) * size[at] > run and is_longer(state, block, run)
         for slot, request in enumerate(state.requests)
         if isinstance(request, Running)
         for run in (has_run(state, slot, request),)
@@ -226,11 +226,6 @@ def law_state_found_has_run(state: State) -> bool:
         for entry, block in enumerate(table)
         if block != NULL
     )
-
-
-def is_found(state: State, block: int, run: int) -> bool:
-    """Return whether a block is published as more than `run` tokens."""
-    return any(end_of(state.config, content) > run for content in keys_of(state, block))
 
 
 def has_run(state: State, slot: int, request: Running) -> int:

@@ -1,10 +1,11 @@
-"""Part one, chapter 21: what the steps of a transition tell: what it evicted, adopted, copied, saved and gave up.
+"""Part one, chapter 20: what the steps of a transition tell: what it evicted, adopted, copied, saved and gave up.
 
 All of it follows from the steps on the page and from the state before. No transition reads it.
 """
 
 from itertools import takewhile
 
+from .keys import stride
 from .outcomes import Done
 from .page import Act, Acts
 from .state import NULL, Content, Copy, Running, State, Table
@@ -34,7 +35,7 @@ def evicted(before: State, done: Done) -> tuple[tuple[int, Content], ...]:
 
     Before them come those that a newcomer writes over.
     """
-    cut = forgets(done) if joins(before, done) and before.config.unit else ()
+    cut = of(done, "forget") if joins(before, done) and stride(before.config) else ()
     left, lost = before.keys, tuple[tuple[int, Content], ...]()
     for act in (*cut, *(each for each in of(done, "take", "forget") if each not in cut)):
         gone = tuple(each for each in left if each[0] == act.block and act.content in (None, each[1]))
@@ -42,11 +43,6 @@ def evicted(before: State, done: Done) -> tuple[tuple[int, Content], ...]:
         if act.verb == "take" or act in cut:
             lost = (*lost, *(each for each in gone if all(each[1] != other for _, other in left)))
     return lost
-
-
-def forgets(done: Done) -> Acts:
-    """Return the steps after which a lookup finds no block as some content any more."""
-    return of(done, "forget")
 
 
 def cut_off(before: State, done: Done) -> Table:
@@ -61,8 +57,8 @@ def outgrown(before: State, done: Done) -> Table:
 
 def written_over_blocks(before: State, done: Done) -> Table:
     """Return the blocks that a step writes over though they were found, as they can be with units."""
-    is_step = done.new and before.config.unit
-    return tuple(dict.fromkeys(act.block for act in forgets(done))) if is_step else ()
+    is_step = done.new and stride(before.config)
+    return tuple(dict.fromkeys(act.block for act in of(done, "forget"))) if is_step else ()
 
 
 def hits(done: Done) -> Table:

@@ -1,4 +1,4 @@
-"""Part one, chapter 18: the transitions, one for each call that an engine makes.
+"""Part one, chapter 17: the transitions, one for each call that an engine makes.
 
 All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what changes, SAME what stays. The steps of
 the model run in the order of the calls, so that tokens count as written by the call that gives them slots.
@@ -7,18 +7,17 @@ the model run in the order of the calls, so that tokens count as written by the 
 from dataclasses import replace
 
 from ..reads import Prefix
-from .chapters import said_of
-from .choices import Choice, legal_order, legal_serving
+from .chapters import adopted, caught_up, said_of
+from .choices import Choice, legal_order
 from .effects import enqueue, serve, write_tokens
 from .ending import release_all
 from .facts import certain, held_tables, runs_ahead
 from .hits import found, holding, served
-from .lease import catch_up
 from .outcomes import Done, Outcome, Reason, Refusal, Step, transition
 from .page import nulls
-from .plans import let_go, nulled_entries, stands, trim_tables
-from .preconditions import cut_for_load, kept_inside, request_from, start_of, trim_end, wrong
-from .publication import is_open, publish_count, put_off, put_request, stops, without_slot
+from .plans import let_go, nulled_entries, stands
+from .preconditions import kept_inside, request_from, start_of, trim_end, trim_tables, wrong
+from .publication import publish_count, put_off, put_request, stops, without_slot
 from .seam import forget_keys, note
 from .state import NULL, Absent, Hit, Running, State, Waiting
 
@@ -46,7 +45,7 @@ def find(state: State, slot: int, choice: Choice, most: int | None = None) -> Ou
         return Refusal(Reason.NOT_WAITING)
     # CHOOSE
     hit = found(state, request.prefix, choice, most) if state.config.caching else Hit()
-    if not all(legal_serving(holding(state, content), block) for block, content in served(hit, request.prefix, state)):
+    if not all(block in holding(state, content) for block, content in served(hit, request.prefix, state)):
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
     return Done(put_request(state, slot, Waiting(request.prefix, hit)))
@@ -61,7 +60,7 @@ def admit(state: State, slot: int, hit: Hit, step: Step, choice: Choice) -> Outc
     if isinstance(start, Refusal):
         return start
     # CHOOSE, EFFECT
-    own, step = cut_for_load(state.config, hit, step)
+    own, step = adopted(state.config, hit, step)
     for chapter in state.config.chapters:
         state = chapter.admit(state, slot, own)
     return serve(state, slot, start, own.length, step, choice)
@@ -75,7 +74,7 @@ def grow(state: State, slot: int, computed: int, step: Step, choice: Choice) -> 
     The engine says so that `computed` tokens are done, drafts among them that hold.
     """
     # REFUSE
-    told = catch_up(state, slot, computed)
+    told = caught_up(state, slot, computed)
     start = request_from(told, slot, computed, step)
     if isinstance(start, Refusal):
         return start
@@ -92,22 +91,17 @@ def grow_each(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[tupl
     # REFUSE
     if len({slot for slot, _, _ in asks}) < len(asks):
         return (), Refusal(Reason.REPEATED)
-    if refusal := next((each for ask in asks if (each := wrong(catch_up(state, *ask[:2]), *ask))), None):
+    if refusal := next((each for ask in asks if (each := wrong(caught_up(state, *ask[:2]), *ask))), None):
         return (), refusal
     # CHOOSE, EFFECT
-    return grow_in_turn(state, asks, choice)
+    steps: tuple[Done, ...] = ()
+    for slot, computed, step in asks:
+        outcome = grow(state, slot, computed, step, choice)
+        if isinstance(outcome, Refusal):
+            return steps, outcome
+        state, steps = outcome.state, (*steps, outcome)
+    return steps, None
     # SAME: as in `serve`, for each request.
-
-
-def grow_in_turn(state: State, asks: tuple[Ask, ...], choice: Choice) -> tuple[tuple[Done, ...], Refusal | None]:
-    """Grow the first of the requests, and the others after it."""
-    if not asks:
-        return (), None
-    outcome = grow(state, *asks[0], choice)
-    if isinstance(outcome, Refusal):
-        return (), outcome
-    rest, refusal = grow_in_turn(outcome.state, asks[1:], choice)
-    return (outcome, *rest), refusal
 
 
 def with_settled(state: State, slot: int, request: Running) -> State:
@@ -151,7 +145,7 @@ def publish(state: State, slot: int, count: int, has_run: bool = True) -> Outcom
     is still to run, a state that it leaves is due; of layers that run ahead, until a later call names the count.
     """
     # REFUSE
-    state = catch_up(state, slot, count)
+    state = caught_up(state, slot, count)
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
@@ -166,7 +160,8 @@ def publish(state: State, slot: int, count: int, has_run: bool = True) -> Outcom
     said = with_settled(state, slot, replace(request, settled=settled))
     is_part = count < min(max(certain(request), request.settled), len(request.prefix[1]))
     said = said if is_part else put_off(said, slot, False)
-    if not has_run or is_open(state, slot):  # what the open step computes has not run, whatever the count says
+    is_open = any(flight.slot == slot for step in state.flights[-1:] for flight in step)
+    if not has_run or is_open:  # what the open step computes has not run, whatever the count says
         is_due = count == certain(request) and not runs_ahead(state.config) and stops(state.config, request)
         due = (*without_slot(said.due, slot), slot) if is_due else said.due
         return Done(publish_count(replace(said, due=due), slot, count, None))
@@ -197,7 +192,7 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     The engine says so that they are done, drafts among them that hold: it goes on from no earlier (READ-1).
     """
     # REFUSE
-    state = catch_up(state, slot, settled)
+    state = caught_up(state, slot, settled)
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)

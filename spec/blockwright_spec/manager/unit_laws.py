@@ -1,20 +1,21 @@
-"""Part one, chapter 39: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
+"""Part one, chapter 41: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
 
 from ..reads import hit_ends
-from .ending import publishes
 from .facts import certain, key, keys_of, recurrent, running, runs_ahead
 from .hits import found
-from .keys import end_of, keyed, named
+from .keys import aligned, end_of, ends_in, hit_lengths, keyed, named, stride
 from .lru import LRU
+from .marks import notes_of
 from .outcomes import Done
 from .pool_laws import asked
 from .prompts import LastPrompts
-from .publication import due_tails, holds_state, is_private, is_tail_of
-from .state import NULL, Config, Content, Request, Running, State
-from .step_laws import begun, is_state, written_over
+from .publication import holds_state, is_private
+from .room import has_room
+from .state import NULL, Content, Request, Running, State
+from .step_laws import begun, is_state, publishes, written_over
 from .table_laws import has_run
+from .tails import due_tails, is_tail_of, shows_partings, widest
 from .told import copies, cut_off, outgrown, saving
-from .units import aligned, ends_in, has_room, hit_lengths, shows_partings, widest
 
 
 def law_copied_has_run(before: State, done: Done) -> bool:
@@ -41,10 +42,9 @@ def law_tail_is_found(before: State, done: Done) -> bool:
     Recurrent layers have it where the last step stopped, unless the state is given up (UNIT-7). Other layers beside
     them that do not read everything publish it only there, too.
     """
-    pairs = zip(before.requests, done.state.requests, strict=True)
     return all(
         content in contents or (is_state(before, content) and not saves(before, done))
-        for old, new in pairs
+        for old, new in zip(before.requests, done.state.requests, strict=True)
         if isinstance(old, Running) and isinstance(new, Running) and not is_private(before.config, new)
         for contents in (tuple(one for _, one in done.state.keys),)
         for content in tail_contents(done.state, old, new)
@@ -56,7 +56,7 @@ def tail_contents(state: State, old: Running, new: Running) -> tuple[Content, ..
     return tuple(
         named(state.config, at, new.prefix, length)
         for at, group in enumerate(state.config.groups)
-        for length in set(old.tails) - set(new.tails)
+        for length in set(notes_of(old).tails) - set(notes_of(new).tails)
         if ends_in(state.config, at, length)
         if new.tables[at][length // group.block_size] != NULL
         if is_tail_of(state.config, old, at, length)
@@ -111,7 +111,7 @@ def law_tail_comes_in_time(state: State) -> bool:
 def law_part_found_has_run(state: State) -> bool:
     """UNIT-5: no part of a block is found while the step that writes it has still to run."""
     sizes = tuple(group.block_size for group in state.config.groups)
-    return not state.config.unit or not any(
+    return not stride(state.config) or not any(
         end % sizes[at] and end > has_run(state, slot, request)
         for slot, request in enumerate(state.requests)
         if isinstance(request, Running)
@@ -141,7 +141,7 @@ def ended(before: State, after: State, old: Running, new: Request) -> bool:
     """Return whether a request has let go of its blocks, and no step in flight or load holds them."""
     if old.is_lost:
         return False
-    return bool(before.config.unit) and new is not old and not isinstance(new, Running) and not after.fences
+    return stride(before.config) > 0 and new is not old and not isinstance(new, Running) and not after.fences
 
 
 def longest_units(state: State, request: Running) -> tuple[int, ...]:
@@ -180,16 +180,12 @@ def law_parts_are_near(before: State, done: Done) -> bool:
         any(2 * (end - start) >= length - start for end in ends if start < end <= length)
         for old, new in zip(before.requests, done.state.requests, strict=True)
         if isinstance(new, Running) and not isinstance(old, Running) and done.new
-        for hit, ends in ((begun(old, new, before.config.overlaps), parting_ends(before.config, new)),)
+        for hit in (begun(old, new, before.config.overlaps),)
+        for ends in ((*notes_of(new).tails, *range(0, len(new.prefix[1]) + 1, widest(before.config))),)
         for length in range(aligned(before.config) + hit, len(new.prefix[1]), aligned(before.config))
         if length < keyed(before.config, new.prefix)
         for start in (max(hit, (length - 1) // widest(before.config) * widest(before.config)),)
     )
-
-
-def parting_ends(config: Config, request: Running) -> tuple[int, ...]:
-    """Return the tails that a request is to publish, and the ends of the widest blocks that it fills."""
-    return (*request.tails, *range(0, len(request.prefix[1]) + 1, widest(config)))
 
 
 def law_parting_is_seen(before: State, done: Done) -> bool:

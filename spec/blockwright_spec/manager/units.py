@@ -1,4 +1,4 @@
-"""Part one, chapter 9: units: hits that end inside a block.
+"""Part one, chapter 23: units: hits that end inside a block.
 
 Where blocks are large, whole blocks make short hits: a prompt that is shorter than a block hits nothing, and each turn
 computes up to a block again. With a *unit*, a number of tokens that divides every block, a hit may end at each one.
@@ -30,161 +30,139 @@ without. Where a step has run ahead of the known tokens, its states are not foun
 later step has begun from. Draft heads (EAGLE) know whole blocks only: no configuration with a unit has them.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
 from math import lcm
 
-from ..reads import Ahead, Cross, Full, Group, Mamba, cut, entries, filled, hit_ends, hit_entries
-from .facts import draft_states, entries_of_states, recurrent, span
-from .keys import end_of, num_ahead
+from ..reads import Mamba
+from .chapters import Chapter
+from .facts import certain, heads, holders, keys_of, sharers
+from .keys import end_of, ends_in, is_longer
+from .marks import notes_of
+from .outcomes import Fits, Reason, Refusal, Step
 from .page import Act
+from .plans import first_written
+from .publication import put_request
 from .seam import publish_keys
-from .state import Config, Content, Copy, Running, State, Table
+from .state import Config, Content, Copy, Hit, Running, State, Table, Waiting
+from .tails import due_tails, end_tails, last_end, publish_tails, tail_lengths, with_tails
 
 
-def aligned(config: Config) -> int:
-    """Return the tokens that the length of every hit is a multiple of: a unit, or the blocks of every group."""
-    return config.unit or lcm(*(group.block_size for group in config.groups))
+@dataclass(frozen=True, slots=True)
+class Units(Chapter):
+    """Hits may end inside blocks, at the multiples of a `unit`, which divides every block."""
 
+    unit: int = 0
 
-def hit_lengths(config: Config, known: int) -> Sequence[int]:
-    """Return the lengths that a hit of a prompt of `known` tokens may have, ascending."""
-    return range(0, known, aligned(config))
+    def stride(self) -> int:
+        """Return the unit."""
+        return self.unit
 
+    def learns(self) -> bool:
+        """Return that a tail is published where a prompt parts."""
+        return True
 
-def is_inside(config: Config, length: int) -> bool:
-    """Return whether a length ends inside a block of some group."""
-    return any(length % group.block_size for group in config.groups)
+    def start(self, state: State, request: Waiting, start: Running, external: int) -> Running:
+        """Note the tails that a request is to publish."""
+        told = state.config, len(start.prefix[1]), start.settled, request.hit.junction
+        return with_tails(start, tail_lengths(*told), end_tails(*told))
 
+    def adopt(self, config: Config, hit: Hit, step: Step) -> tuple[Hit, Step]:
+        """Return the whole blocks of a hit before a load, and the step that loads the rest of it too (LOAD-2)."""
+        sizes = tuple(group.block_size for group in config.groups)
+        rest = hit.length % lcm(*sizes) if step.external else 0
+        length, each = hit.length - rest, zip(heads(config, hit), sizes, strict=True)
+        tables = tuple(table[: length // size] for table, size in each)
+        more = replace(step, external=step.external + rest)
+        return (replace(hit, length=length, tables=tables), more) if rest else (hit, step)
 
-@cache
-def has_room(config: Config, known: int, length: int) -> bool:
-    """Return whether a request alone fits the pool with a hit of a length in each step in which it fits without.
+    def refuse(self, state: State, hit: Hit) -> Refusal | None:
+        """Refuse a hit with a part that is still to be copied."""
+        # A block in no table with a state is being saved: it is copied from its source. A part of any other block to
+        # which a copy is to come was found by a step that ran without the copy.
+        parts = {
+            table[-1]
+            for (at, table), group in zip(enumerate(heads(state.config, hit)), state.config.groups, strict=True)
+            if ends_in(state.config, at, hit.length)
+            if not isinstance(group.kind, Mamba) or sharers(state, table[-1]) > 0
+        }
+        return Refusal(Reason.UNCOPIED) if any(target in parts for _, _, target in state.copies) else None
 
-    Only beside recurrent layers may it not, which can compute or look ahead by as many drafts as they have states for.
-    Of all steps that end after as many tokens it is asked of the one with most slots: that holds most. A shorter hit
-    has no room either: it leaves as many states to read, and as much to fill.
-    """
-    most = draft_states(config) or 0
-    stops = range(known, known + most + 1) if recurrent(config) and length else ()
-    return all(
-        slots <= length or held_alone(config, known, length, min(stop, slots), slots) < config.num_blocks
-        for stop in stops
-        for slots in (most_slots(config, known, stop, stop + most),)
-    )
+    def plan(self, state: State, slot: int, start: Running, begin: int, step: Step, plan: Fits, missing: int) -> Fits:
+        """Copy first what is found and the step writes over, if as many blocks are free (UNIT-7).
 
+        Of a newcomer, the entry gets the copy, and what is found stays where it is.
+        """
+        tables = tuple(enumerate(plan.tables))
+        outgrown = tuple(outgrown_entry(state, slot, start, at, table, begin, step) for at, table in tables)
+        over = tuple(table[entry] for (_, table), entry in zip(tables, outgrown, strict=True) if entry is not None)
+        if missing + len(over) > 0 or any(target in over for _, _, target in state.copies):
+            return replace(plan, outgrown=outgrown)
+        by_group = tuple(count + (entry is not None) for count, entry in zip(plan.by_group, outgrown, strict=True))
+        more = replace(plan, by_group=by_group, outgrown=outgrown, saves=True)
+        if isinstance(state.requests[slot], Running):
+            return more
+        copied = tuple(one if one is not None else other for one, other in zip(plan.copied, outgrown, strict=True))
+        return replace(more, copied=copied, outgrown=())
 
-def most_slots(config: Config, known: int, stop: int, slots: int) -> int:
-    """Return how many slots, of at most so many, a request alone can fill in one step from its start up to a token."""
-    ends = range(min(slots, config.max_model_len), 0, -1)
-    return next((end for end in ends if held_alone(config, known, 0, min(stop, end), end) < config.num_blocks), 0)
+    def overwrite(self, state: State, blocks: Table, copies: tuple[Copy, ...], start: Running) -> State:
+        """Let the keys of states that a step writes over go to their copies, or be dropped if there are none (UNIT-7).
 
-
-def held_alone(config: Config, known: int, at: int, stop: int, slots: int) -> int:
-    """Count the blocks that a request of `known` tokens holds in a step over tokens at..stop-1, with so many slots."""
-    return sum(held_in_step(config, group, known, at, stop, slots) for group in config.groups)
-
-
-def held_in_step(config: Config, group: Group, known: int, at: int, stop: int, slots: int, encoder: int = 0) -> int:
-    """Count the blocks of a group that a request holds in a step over tokens at..stop-1: those read and those filled.
-
-    An encoder's blocks are held all the time, and so are those for the states of drafts.
-    """
-    if isinstance(group.kind, Cross):
-        return entries(group.block_size, encoder)
-    size = span(config, group)
-    if isinstance(group.kind, Ahead):
-        return len(hit_entries(group.kind, size, at) | {*entries_of_states(config, group, known, stop)})
-    if isinstance(group.kind, Mamba):
-        return len(hit_entries(group.kind, size, at) | filled(group.kind, size, at, stop)) + group.kind.drafts
-    return len(hit_entries(group.kind, size, at) | filled(group.kind, size, at, slots))
-
-
-def tail_lengths(config: Config, known: int, hit: int, junction: int) -> tuple[int, ...]:
-    """Return the tails of a request of `known` tokens that it is to publish, ascending: none that it has hit."""
-    inside = halves(config, known - num_ahead(config), hit) if shows_partings(config) else ()
-    return tuple(sorted({*end_tails(config, known, hit, junction), *inside}))
-
-
-def end_tails(config: Config, known: int, hit: int, junction: int) -> tuple[int, ...]:
-    """Return those of the tails of a request where recurrent layers publish the state: its ends and its junction."""
-    unit, most = config.unit, known - num_ahead(config)
-    ends = (end // unit * unit for end in (most, min(most, known - 1))) if unit else ()
-    return tuple(sorted(length for length in {*ends, junction} if length > hit and is_inside(config, length)))
-
-
-def shows_partings(config: Config) -> bool:
-    """Return whether tails tell later prompts where they part: hits end there, or layers that read everything do."""
-    reads_all = any(isinstance(group.kind, Full) for group in config.groups)
-    return config.unit > 0 and (reads_all or not recurrent(config))
-
-
-def halves(config: Config, known: int, hit: int) -> tuple[int, ...]:
-    """Return the lengths 1, 2, 4, ... units behind a hit, and behind the start of each block that follows it."""
-    unit, size = config.unit, widest(config)
-    starts = (hit, *range(hit // size * size + size, known, size))
-    return tuple(
-        start + unit * 2**power
-        for start in starts
-        for power in range((size // unit).bit_length())
-        if start + unit * 2**power < min(start // size * size + size, known)
-    )
-
-
-def widest(config: Config) -> int:
-    """Return the tokens per block of the group that has most."""
-    return max(group.block_size for group in config.groups)
-
-
-def num_adopted(config: Config, at: int, length: int) -> int:
-    """Count the entries that a hit gives a group: of a block in which it ends only if some part of that is read."""
-    return length // config.groups[at].block_size + ends_in(config, at, length)
-
-
-def ends_in(config: Config, at: int, length: int) -> bool:
-    """Return whether a tail ends inside a block of a group, and a hit of that length needs that part."""
-    group = config.groups[at]
-    return length % group.block_size > 0 and length in hit_ends(group, length, config.eagle)
-
-
-def held(config: Config, at: int, lengths: Iterable[int], last: int) -> tuple[int, ...]:
-    """Return those of some lengths that the blocks of a table hold for a hit.
-
-    A recurrent layer holds no other state inside a block than the `last` one: copies have the others (UNIT-7).
-    """
-    group = config.groups[at]
-    is_whole = not isinstance(group.kind, Mamba)
-    return tuple(length for length in lengths if is_whole or length == last or length % group.block_size == 0)
-
-
-def upto(content: Content | None, end: int) -> Content | None:
-    """Return the part of a content up to a token."""
-    return content and (content[0], cut(content[1], end))
-
-
-def pass_keys_on(state: State, blocks: Table, copies: tuple[Copy, ...], start: Running) -> State:
-    """Let the keys of states that a step writes over go to their copies, or be dropped if there are none (UNIT-7).
-
-    Parts of attention within the hit of a newcomer stay as they are.
-    """
-    if not blocks:
+        Parts of attention within the hit of a newcomer stay as they are.
+        """
+        if not blocks:
+            return state
+        targets = {source: target for _, source, target in copies if source in blocks}
+        found = tuple(each for each in state.keys if each[0] in blocks)
+        gone = tuple((block, content) for block, content in found if not is_before(state, content, start.settled))
+        went = tuple((targets[block], content) for block, content in state.keys if block in targets)
+        left = tuple(each for each in state.keys if each not in gone)
+        forgets = tuple(Act("forget", block, content=content) for block, content in gone)
+        state = publish_keys(replace(state, keys=left, steps=state.steps + forgets), went)
+        for chapter in state.config.chapters:
+            state = chapter.carry(state, start, went)
         return state
-    targets = {source: target for _, source, target in copies if source in blocks}
-    gone = tuple(
-        (block, content)
-        for block, content in state.keys
-        if block in blocks and not is_before(state, content, start.settled)
-    )
-    went = tuple((targets[block], content) for block, content in state.keys if block in targets)
-    left = tuple(each for each in state.keys if each not in gone)
-    forgets = tuple(Act("forget", block, content=content) for block, content in gone)
-    state = publish_keys(replace(state, keys=left, steps=state.steps + forgets), went)
-    for chapter in state.config.chapters:
-        state = chapter.carry(state, start, went)
-    return state
+
+    def publish(self, state: State, slot: int, count: int) -> State:
+        """Publish the tails."""
+        return publish_tails(state, slot, count)
+
+    def publish_last(self, state: State, slot: int, count: int) -> State:
+        """Publish the last part of what a request has computed, and what the same tokens would hit (UNIT-4)."""
+        request = state.requests[slot]
+        if not isinstance(request, Running):
+            return state
+        end = last_end(state.config, request, count)
+        tails = tuple(each // self.unit * self.unit for each in (end, min(end, len(request.prefix[1]) - 1)))
+        return publish_tails(put_request(state, slot, with_tails(request, tails, tails)), slot, end)
+
+    def leaves(self, config: Config, request: Running) -> bool:
+        """Return whether a tail is due."""
+        return bool(due_tails(request, request.computed))
 
 
 def is_before(state: State, content: Content, begin: int) -> bool:
     """Return whether a step from token `begin` on leaves a content as it is, though it writes to its block."""
     return not isinstance(state.config.groups[content[0]].kind, Mamba) and end_of(state.config, content) <= begin
+
+
+def outgrown_entry(
+    state: State, slot: int, start: Running, at: int, table: Table, begin: int, step: Step
+) -> int | None:
+    """Return the entry whose recurrent state a step writes over though it is found inside a block, or is to be now.
+
+    If others hold the block, it stays with them. Of a newcomer, also the entry with attention of which more is found.
+    """
+    group, is_new = state.config.groups[at], not isinstance(state.requests[slot], Running)
+    entry, is_state = first_written(state, group, table, start, begin, step), isinstance(group.kind, Mamba)
+    if entry is None or not (is_new or is_state):
+        return None
+    if is_new:
+        return (
+            entry if holders(state, table[entry]) == 0 and (is_state or is_longer(state, table[entry], begin)) else None
+        )
+    if sharers(state, table[entry]) > 1:
+        return None
+    end = certain(start)
+    is_due = slot in state.due and end in notes_of(start).end_tails and ends_in(state.config, at, end)
+    is_found = any(end_of(state.config, content) % group.block_size for content in keys_of(state, table[entry]))
+    return entry if is_found or (is_due and end // group.block_size == entry) else None

@@ -1,4 +1,4 @@
-"""Part one, chapter 26: what a request wants kept: the blocks that its next turn will need, and the others.
+"""Part one, chapter 28: what a request wants kept: the blocks that its next turn will need, and the others.
 
 This matters only where layers forget: windows and recurrent states. A request of 20,000 tokens fills 1,250 blocks of 16
 tokens in each window of 1,024, and its next turn needs the last 64 of them. If all candidates went by age, the others
@@ -30,9 +30,10 @@ from collections.abc import Iterable, Sequence
 
 from ..hints import Leaving, Tip
 from ..reads import Chunked, Cross, Full, Group, hit_ends, margin
+from .keys import aligned, stride
 from .marks import Wants, memory_of, notes_of
 from .state import NULL, Config, Running, State, Table, Waiting
-from .units import aligned, held
+from .tails import held
 
 
 def within(config: Config, length: int) -> int:
@@ -98,7 +99,7 @@ def leaving(
 def ends_at(config: Config, at: int, entry: int, lengths: Iterable[int], last: int) -> bool:
     """Return whether some length ends at an entry of a group's table, or with units inside it."""
     size = config.groups[at].block_size
-    before = entry * size if config.unit else (entry + 1) * size - 1
+    before = entry * size if stride(config) else (entry + 1) * size - 1
     return any(before < length <= (entry + 1) * size for length in held(config, at, lengths, last))
 
 
@@ -136,7 +137,7 @@ def left(config: Config, request: Running) -> int:
 
 def holds_hit(config: Config, request: Running, length: int) -> bool:
     """Return whether a request holds, published, all blocks that a hit of a length needs."""
-    tails = request.tails
+    tails = notes_of(request).tails
     return all(
         entry < len(table) and table[entry] != NULL and (entry < done or (end % group.block_size and end not in tails))
         for group, table, done in zip(config.groups, request.tables, request.published, strict=True)

@@ -24,7 +24,7 @@ from .chain_state import (
     writers,
     writes,
 )
-from .directory import DIRECTORY_LAWS, RESIZED_LAWS
+from .directory import CHECKED_LAWS, DIRECTORY_LAWS, RESIZED_LAWS
 from .keeping_laws import KEEPING_LAWS, KEEPING_STEP_LAWS
 from .parts import PART_LAWS
 from .tier_events import FORGET_LAWS, TOLD_LAWS
@@ -151,7 +151,7 @@ def law_reserve_is_kept(before: Chain, outcome: ChainDone) -> bool:
                 spare >= reserve
                 or is_emptied(state, at + 1)
                 or is_full(state, at + 1)
-                or set(idle(tier)) <= unready(state, at + 1)
+                or set(idle(tier)) <= present(state, at + 1) - ready(state.tiers[at + 1])
             )
             for at, tier in enumerate(state.tiers)
             for spare, reserve in ((num_free(tier) + len(lowering(state, at)), reserve_of(state.config, at)),)
@@ -164,11 +164,6 @@ def is_emptied(state: Chain, tier: int) -> bool:
     """Return whether a tier is full until blocks have gone further down from it, or from one below it."""
     full = tier < len(state.tiers) and not num_free(state.tiers[tier])
     return full and (bool(lowering(state, tier)) or is_emptied(state, tier + 1))
-
-
-def unready(state: Chain, tier: int) -> frozenset[Key]:
-    """Return the blocks of a tier that are present and cannot be read."""
-    return present(state, tier) - ready(state.tiers[tier])
 
 
 def reserve_of(config: ChainConfig, tier: int) -> int:
@@ -243,6 +238,7 @@ OFFLOAD_LAWS = (
     *TIER_STEP_LAWS,
     *DIRECTORY_LAWS,
     *RESIZED_LAWS,
+    *CHECKED_LAWS,
     *CHAIN_LAWS,
     *CHAIN_STEP_LAWS,
     *TOLD_LAWS,

@@ -6,6 +6,7 @@ nothing else. The process may end at any moment, and before the next one opens t
 anything; the cost depends on the file (`Altered`).
 
 No manager is asked to repair anything. It serves right bytes or none, forgets blocks that it cannot trust, and goes on.
+A check does so before anybody asks.
 """
 
 from dataclasses import dataclass
@@ -123,6 +124,28 @@ def law_other_size_keeps_blocks(after: Resized) -> bool:
     kept = after.used[max(0, len(after.used) - after.places) :]
     return not after.wrong and after.found[len(after.found) - len(kept) :] == kept
 
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A directory that was checked and repaired while no store used it.
+
+    `sound` are the places that nothing had altered, `named` those that the check called damaged, and `again` those that
+    a check after the repair does. `unreadable` is how many of the blocks that a store then lists cannot be read.
+    """
+
+    sound: frozenset[int]
+    named: frozenset[int]
+    again: frozenset[int]
+    unreadable: int
+
+
+def law_check_names_what_is_damaged(after: Checked) -> bool:
+    """DISK-8: a check names no sound place; after a repair it names none, and every block that is left can be read."""
+    return not (after.sound & after.named or after.again or after.unreadable)
+
+
+CHECKED_LAWS = (listed(law_check_names_what_is_damaged, "the scrub of file systems: ZFS, Btrfs"),)
+"""The laws of a directory that is checked."""
 
 RESIZED_LAWS = (listed(law_other_size_keeps_blocks, "LMCache/LMCache#4564: a quota that changes at a restart"),)
 """The laws of a directory that is opened with another size."""

@@ -6,12 +6,11 @@ still read it, and then gone. Hints and shares answer which idle block goes (`go
 `contents`, the real content of each place, and `announced`, the blocks that are ready by a replay of the tier's events.
 """
 
-from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from ..hints import NOTHING_SAID, Mark, Said, rank, rank_of
+from ..hints import NOTHING_SAID, Mark, Said, rank
 
 Key = bytes
 """Names the content of a block."""
@@ -101,8 +100,9 @@ def going(state: Tier, named: tuple[Key, ...], coming: tuple[Hashable, ...]) -> 
     """
     free = (each for each in state.entries if each.phase is Phase.READY and not each.readers and each.key not in named)
     ranked = sorted(free, key=lambda each: rank_in(state, each))
-    above = Counter((*(each.said.tenant for each in state.entries), *coming)) - Counter(dict(state.shares))
+    present, shares = (*(each.said.tenant for each in state.entries), *coming), dict(state.shares)
     tenants = tuple(each.said.tenant for each in ranked)
+    above = {tenant: present.count(tenant) - shares.get(tenant, 0) for tenant in tenants}
     within = tuple(tenants[:at].count(tenant) >= above[tenant] for at, tenant in enumerate(tenants))
     return tuple(ranked[at].key for at in sorted(range(len(ranked)), key=within.__getitem__))
 
@@ -110,7 +110,11 @@ def going(state: Tier, named: tuple[Key, ...], coming: tuple[Hashable, ...]) -> 
 def rank_in(state: Tier, each: Entry) -> float:
     """Return the rank of a block: the lowest goes first; the last that were used are above all hints (HINT-3)."""
     last = state.entries[max(0, len(state.entries) - state.guard) :]
-    return rank(Mark(recent=True), state.now) if each in last else rank_of(each.said, state.now)
+    return (
+        rank(Mark(recent=True), state.now)
+        if each in last
+        else rank(Mark(each.said.priority, each.said.until), state.now)
+    )
 
 
 def ready(state: Tier) -> frozenset[Key]:

@@ -150,7 +150,7 @@ def before(handed: Handed, at: int, i: int, work: Work, request: Running) -> boo
     return block != NULL and (work.begin > request.computed or content == (at, cut(request.prefix, work.begin)))
 
 
-def law_states_are_written_apart(handed: Handed) -> bool:
+def law_states_have_own_blocks(handed: Handed) -> bool:
     """STATE-2: a step writes the state after its certain tokens, and after each draft, to the manager's blocks."""
     config = handed.state.config
     return all(
@@ -219,7 +219,7 @@ INPUT_LAWS = (
     listed(law_slot_is_of_one_token, "PagedAttention (Kwon et al., 2023), section 4.4"),
     listed(law_reads_have_slots, "the central law, READ-1, for every token of a step"),
     listed(law_state_is_of_the_tokens_before, "vLLM MambaManager; mamba state indices"),
-    listed(law_states_are_written_apart, "vLLM MambaSpec.num_speculative_blocks"),
+    listed(law_states_have_own_blocks, "vLLM MambaSpec.num_speculative_blocks"),
     listed(law_state_is_not_written_by_another, "chapter `reads`: a state is read and written at once"),
     listed(law_tokens_are_in_line, "vLLM query_start_loc, seq_lens"),
     listed(law_copies_come_first, "PagedAttention (Kwon et al., 2023), section 4.4; known bug B51"),

@@ -125,7 +125,7 @@ def test_fault_is_found_by_a_short_path(
 
 
 SPEC_FAULTS: dict[str, Any] = {
-    "READ-1": (plans, "trim_table", lambda config, group, table, settled: tuple(0 for _ in table)),
+    "READ-1": (plans, "trim_tables", lambda config, tables, settled: tuple((0,) * len(table) for table in tables)),
     "REF-1": (effects, "enqueue", lambda state, *of: state),  # what is trimmed
     "ALONE-1": (ending, "enqueue", lambda state, *of: state),
     "QUEUE-1": (ending, "enqueue", lambda state, released, *of: replace(state, queue=released + state.queue)),

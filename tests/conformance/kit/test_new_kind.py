@@ -1,7 +1,7 @@
 """Property: a kind that is not in the product is explored from what it reads to its tables, and a wrong rule is found.
 
 How: the scopes of `examples/new_kind`, whole; then with a rule that keeps too little, and one that keeps too much.
-Not covered: kernels that read such tables; wanted lengths (`keep_wanted` refuses the kind).
+The same with wanted lengths (`keep_wanted`). Not covered: kernels that read such tables.
 """
 
 import runpy
@@ -45,7 +45,18 @@ def test_a_wrong_rule_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert judged(of_row(*KIND["ROWS"][1]), BlockwrightAdapter).violations > 0
 
 
+WANTED = ("strided 1 3, block 1", "keeping", 6, 6, "chunks")
+PROMPTS: dict[str, Any] = {"slots": 1, "prompts": ["00000", "00011"], "keeps": True}
+"""The fourth position is wanted though no window of a wanted hit has it."""
+
+
+def test_what_is_wanted_of_the_kind_is_kept() -> None:
+    row = judged(of_row(*WANTED, PROMPTS), BlockwrightAdapter)
+    assert (row.violations, row.detail) == (0, "")
+    assert row.transitions > 100
+
+
 def test_what_the_kind_cannot_have_is_refused() -> None:
     config = KVCacheConfig(9, [KVCacheGroupSpec(["layer"], KIND["SPEC"](2, window_size=2, every=4))])
-    with pytest.raises(UnsupportedError, match="keep_wanted: not with layers of a kind that states its own rule"):
-        KVCacheManager(config, max_model_len=8, keep_wanted=True)
+    with pytest.raises(UnsupportedError, match="wanted_interval: not with layers of a kind that states its own rule"):
+        KVCacheManager(config, max_model_len=8, keep_wanted=True, wanted_interval=2)

@@ -32,7 +32,7 @@ from blockwright.errors import (
     UnsupportedError,
 )
 from blockwright.orders.least_frequently_used import Order
-from blockwright.policies import TailLru
+from blockwright.policies import Adaptive, TailLru
 from blockwright_conformance import ConformanceError, run_conformance
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import POLICIES, of_row
@@ -151,9 +151,16 @@ def test_a_policy_is_shown_the_keys_of_requests(manager_of: Callable[..., Any]) 
     assert request.block_hashes[-1].startswith(late.shown[0].block_hash)
 
 
-def test_a_policy_that_is_never_asked_fails() -> None:
+class Unheard(Adaptive):
+    """Names an order of the manager's own that is never told of an admission."""
+
+    order = "lru"
+
+
+@pytest.mark.parametrize("policy", [First, Unheard])
+def test_a_policy_that_is_never_asked_fails(policy: Callable[[], object]) -> None:
     found = (
-        PolicyManagers(First)
+        PolicyManagers(policy)
         .explore(of_row("full, block 2", "nothing is full", 4, 1, "", {"prompts": ["0"]}))
         .violation
     )

@@ -18,7 +18,7 @@ import inspect
 import re
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -198,6 +198,9 @@ FITTING: dict[str, Callable[[], Any]] = {
     "bytes": lambda: b"x" * 16,
     "object": lambda: [1],
     "Any": object,
+    "Hashable": lambda: "x",
+    "SupportsIndex": lambda: 1,
+    "Tokens": lambda: [1],
     "Pairs": list,
     "MultiModalItem": lambda: blockwright.MultiModalItem("i", 0, 1),
     "EvictionPolicy": First,
@@ -313,6 +316,10 @@ def admits_one(part: str, value: Any) -> bool:
         return type(value) is kind
     if part == "float":
         return type(value) in (int, float)
+    if part == "Hashable":
+        return isinstance(value, Hashable)
+    if part == "SupportsIndex":
+        return type(value) is int
     if part.startswith("Mapping"):
         return isinstance(value, dict) and all(
             admits(*pair) for each in value.items() for pair in zip(inner(part), each, strict=True)

@@ -4,11 +4,41 @@ How: each beside the calls that it stands for, or beside what the same tokens ta
 Not covered: every order of these calls (lock-step, in scopes "put off together", "made shorter" and "folded").
 """
 
-import pytest
-from tests.core.support import full, manager_dump, manager_of, manager_over, sliding
+from __future__ import annotations
 
-from blockwright import Fits, KVCacheManager, NotNow, Request
-from blockwright.errors import BlockwrightError, DuplicateRequestError, InvalidArgumentError, StaleHitError
+import gc
+import re
+from typing import Any, ClassVar
+from uuid import UUID
+
+import pytest
+from tests.core.support import full, mamba, manager_dump, manager_of, manager_over, sliding
+
+from blockwright import Fits, KVCacheManager, KVCacheSpec, NotNow, Request, ids
+from blockwright.errors import (
+    BlockwrightError,
+    DuplicateRequestError,
+    InvalidArgumentError,
+    StaleHitError,
+    UnknownRequestError,
+)
+
+
+class Shout:
+    """An id with a hash and a comparison of its own, which can be made to fail."""
+
+    is_quiet: ClassVar[bool] = True
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __hash__(self) -> int:
+        assert self.is_quiet
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        assert self.is_quiet
+        return isinstance(other, Shout) and other.text == self.text
 
 
 def two(manager: KVCacheManager) -> list[Request]:
@@ -140,3 +170,103 @@ def test_a_manager_shows_itself() -> None:
         "KVCacheManager(2 of 8 blocks free, 1 running, FullAttention in blocks of 4, SlidingWindow(4) in blocks of 2)"
     )
     assert manager._repr_svg_().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    "name", [7, ("a", 1), b"x", UUID(int=5), frozenset({1}), Shout("a")], ids=lambda each: type(each).__name__
+)
+def test_any_hashable_object_is_an_id(name: object) -> None:
+    manager, plain = manager_of(full(4), 20), manager_of(full(4), 20)
+    given = [(manager, Request(name, [1] * 6)), (plain, Request("plain", [1] * 6))]
+    for each, request in given:
+        assert each.allocate_slots(request, 6) is not None
+        request.num_computed_tokens = 6
+    request = given[0][1]
+    assert request.request_id == name
+    assert manager.request_ids() == [name]
+    assert manager.get_block_ids(name) == plain.get_block_ids("plain")
+    with pytest.raises(DuplicateRequestError, match="another request runs under the id"):
+        manager.allocate_slots(Request(name, [2] * 6), 6)
+    assert manager.allocate_slots_batch([request], 1).request_ids in ([name], [""])
+    assert manager.plan(Request(str(name), [1] * 6), 6).request_id == str(name)  # which is another id
+    manager.free(request)
+    with pytest.raises(UnknownRequestError, match=re.escape(repr(name))):
+        manager.get_blocks(name)
+
+
+def test_what_is_no_id_is_refused_by_name() -> None:
+    wrong: Any
+    for wrong in ("", None, [1], {}):
+        with pytest.raises(InvalidArgumentError, match="request_id: must"):
+            Request(wrong, [1])
+
+
+def test_ids_of_a_callers_class_do_not_run_in_the_middle_of_a_call() -> None:
+    manager = manager_of(full(4), 20)
+    name = Shout("a")
+    request = Request(name, [1] * 9)
+    Shout.is_quiet = False
+    try:
+        assert manager.allocate_slots(request, 9) is not None
+        request.num_computed_tokens = 9
+        manager.free(request)
+    finally:
+        Shout.is_quiet = True
+
+
+def test_rejected_drafts_are_named_by_any_id() -> None:
+    manager = manager_over([full(4)], 20, overlap_steps=True)
+    request = Request(7, [1] * 6)
+    step = manager.start_step()
+    assert manager.allocate_slots(request, 8, num_draft_tokens=2) is not None
+    manager.settle_step(step, {7: 2})
+    assert manager.num_settled(7) == 6
+
+
+def test_an_id_is_forgotten_with_its_last_request() -> None:
+    gc.collect()
+    before = len(ids._names)
+    request = Request((1, 2), [1])
+    assert len(ids._names) == before + 1
+    del request
+    gc.collect()
+    assert len(ids._names) == before
+
+
+@pytest.mark.parametrize("layers", [[full(4)], [full(4), sliding(4, 6)], [full(4), mamba(4)]], ids=str)
+def test_a_fork_with_copies_needs_none_later(layers: list[KVCacheSpec]) -> None:
+    manager = manager_over(layers, 30)
+    parent = Request("parent", range(6))
+    assert manager.allocate_slots(parent, 6) is not None
+    parent.num_computed_tokens = 6
+    child = parent.fork("child")
+    copies = manager.fork_with_copies(parent, child)
+    mine, other = manager.get_block_ids("parent"), manager.get_block_ids("child")
+    assert copies == [[(old[-1], new[-1])] for old, new in zip(mine, other, strict=True)]
+    assert all(old[:-1] == new[:-1] for old, new in zip(mine, other, strict=True))
+    for request in (parent, child):
+        request.append_output_token_ids(7)
+        assert manager.allocate_slots(request, 1) is not None
+    assert manager.take_copies() == [[] for _ in layers]
+    assert (manager.get_block_ids("parent"), manager.get_block_ids("child")) == (mine, other)
+    manager.check()
+
+
+def test_a_fork_with_copies_that_finds_no_room_changes_nothing() -> None:
+    manager = manager_of(full(4), 3)
+    parent = Request("parent", range(6))
+    assert manager.allocate_slots(parent, 6) is not None
+    parent.num_computed_tokens = 6
+    before = manager_dump(manager)
+    assert manager.fork_with_copies(parent, parent.fork("child")) is None
+    assert manager_dump(manager) == before
+    assert manager.fork(parent, parent.fork("child")) is not None  # which takes no block yet
+
+
+def test_a_fork_that_ends_a_block_has_no_copies() -> None:
+    manager = manager_of(full(4), 10)
+    parent = Request("parent", range(8))
+    assert manager.allocate_slots(parent, 8) is not None
+    parent.num_computed_tokens = 8
+    assert manager.fork_with_copies(parent, parent.fork("child")) == [[]]
+    assert manager.get_block_ids("parent") == manager.get_block_ids("child")

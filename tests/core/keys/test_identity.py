@@ -17,13 +17,15 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.support import SETUPS, Setup, admit, every_setup, manager_dump, manager_of, sliding, table
+from tests.core import support
+from tests.core.support import SETUPS, Setup, admit, every_setup, full, manager_dump, manager_of, sliding, table
 
 from blockwright import (
     BlockHasher,
     BlockPool,
     FunctionHasher,
     KVCacheManager,
+    KVCacheSpec,
     MultiModalItem,
     Request,
     Sha256Hasher,
@@ -254,6 +256,46 @@ def test_collisions_never_alias(
         assert lengths[0] == lengths[1]
         assert hits[0] == hits[1]
     assert weak.block_pool.free_block_ids() == good.block_pool.free_block_ids()
+
+
+@each_collision
+@pytest.mark.parametrize("specs", [[full(4)], [full(4), sliding(2, 5)], [full(2), support.mamba(4)]], ids=len)
+@settings(max_examples=30)
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=14), min_size=1, max_size=6))
+def test_collisions_inside_blocks_never_alias(
+    specs: list[KVCacheSpec], function: Callable[[bytes, bytes], bytes], prompts: list[list[int]]
+) -> None:
+    """With verification a colliding hasher gives exactly the hits of a good one where hits end inside blocks, too."""
+    weak = support.manager_over(specs, 65, verify_tokens=True, prefix_match_unit=1)
+    good = support.manager_over(specs, 65, prefix_match_unit=1)
+    for number, prompt in enumerate(prompts):
+        lengths = []
+        for manager, hasher in ((weak, FunctionHasher(function)), (good, HASHERS["sha256"])):
+            one = Request(f"r{number}", prompt, 1, hasher=hasher)
+            manager.new_step_starts()
+            lengths.append(admit(manager, one))
+            manager.take_copies()
+            manager.free(one)
+            manager.check()
+        assert lengths[0] == lengths[1]
+    assert weak.block_pool.free_block_ids() == good.block_pool.free_block_ids()
+
+
+def test_a_part_that_collides_is_not_adopted() -> None:
+    """A hit that ends inside a block is refused once another prompt with the same keys has taken the block."""
+    manager = support.manager_over([full(4)], 4, verify_tokens=True, prefix_match_unit=1)
+    hasher = FunctionHasher(COLLIDING["constant"])
+    one, other = Request("one", [1, 2, 3], 1, hasher=hasher), Request("other", [7] * 11, 1, hasher=hasher)
+    admit(manager, one)
+    manager.free(one)
+    again = Request("again", [1, 2, 3, 4], 1, hasher=hasher)
+    hit, num_hit = manager.get_computed_blocks(again)
+    assert num_hit == 3
+    admit(manager, other)
+    manager.free(other)
+    with pytest.raises(StaleHitError, match="up to 3 tokens"):
+        manager.allocate_slots(again, 1, num_hit, hit)
+    manager.check()
 
 
 def test_collision_is_not_adopted() -> None:

@@ -1,7 +1,7 @@
 """Property: an explanation of a hit names what limits it, and what became of what is missing, truly.
 
 How: causes over random walks in small pools, by a model that watches tables, counters and keys, and the specification;
-causes and errors by examples; copies, and that nothing changes.
+causes and errors by examples; parts of blocks, by the specification; copies, and that nothing changes.
 Not covered: limits, and which blocks a longer hit lacks (the scopes named "explained"), time (benchmarks).
 """
 
@@ -34,6 +34,7 @@ from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.in_time.explain import Limit, explained
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.state import Config, Content, State, initial
+from blockwright_spec.manager.units import Units
 from blockwright_spec.reads import Group, Prefix, cut
 
 
@@ -275,6 +276,66 @@ def caching(groups: tuple[Group, ...], num_blocks: int, contents: AbstractSet[Co
     """A state of the specification in which free blocks hold some contents; with losses, more than there are blocks."""
     state = initial(Config(groups, num_blocks, 20), 1)
     return replace(state, keys=tuple(enumerate(contents, 1)), contents=(None, *contents, *(None,) * num_blocks))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "names", ["full, block 4", "full, block 2 + sliding 3, block 4", "full, block 2 + mamba, block 4"]
+)
+def test_lost_parts_of_blocks_are_explained(names: str, seed: int) -> None:
+    """Where hits end inside blocks: of all that was found, some is lost, and the specification says what that costs."""
+    groups = tuple(starmap(Group, layers(names)))
+    specs = [kv_cache_spec(group.kind, group.block_size) for group in groups]
+    random = Random(seed)
+    manager = support.manager_over(specs, 80, explain_evictions=True, prefix_match_unit=1)
+    prompts = [[1, 0, 1], *([random.randrange(2) for _ in range(random.randrange(3, 12))] for _ in range(4))]
+    for number, tokens in enumerate(prompts):
+        manager.new_step_starts()
+        request = Request(f"r{number}", tokens, 1)
+        support.admit(manager, request)
+        manager.take_copies()
+        manager.free(request)
+    held, pool = published_in(manager), manager.block_pool
+    if seed == 0:
+        assert manager.reset_prefix_cache()
+    pool.free_blocks(pool.get_new_blocks(pool.get_num_free_blocks() - random.randrange(3)))
+    now = published_in(manager)
+    seen = set()
+    for tokens in (*prompts, *([*tokens, 1, 0] for tokens in prompts)):
+        request, prefix = Request("q", tokens, 1), (0, tuple(tokens))
+        named: dict[tuple[int, bytes], Content] = {
+            (at, key[:16]): (at, cut(prefix, end)) for end, key in enumerate(request.block_hashes, 1) for at in range(2)
+        }
+        there, lost = ({named[each] for each in some if each in named} for some in (now, held - now))
+        state = caching(groups, pool.num_blocks, there)
+        wanted = explained(
+            replace(state, config=replace(state.config, chapters=(*state.config.chapters, Units(unit=1)))),
+            prefix,
+            frozenset(lost),
+        )
+        said = manager.explain_hit(request)
+        assert (said.num_tokens, said.candidate) == (wanted.length, wanted.candidate)
+        for part, own in zip(said.groups, wanted.parts, strict=True):
+            end = (*own.missing, None)[0]
+            assert (part.num_tokens, part.missing_end) == (own.length, end)
+            is_lost = end is not None and (part.group, cut(prefix, end)) in lost
+            is_missing = own.limit is Limit.MISSING
+            causes = {HitLimit.EVICTED, HitLimit.TRIMMED} if seed else {HitLimit.RESET}
+            assert part.limit in ((causes if is_lost else {HitLimit.NEVER_PUBLISHED}) if is_missing else {part.limit})
+            seen |= {(part.limit, end is not None and end % part.block_size > 0)}
+    assert {(HitLimit.EVICTED if seed else HitLimit.RESET, True)} <= seen
+
+
+def published_in(manager: KVCacheManager) -> set[tuple[int, bytes]]:
+    """What is published as whole blocks and as parts: groups and keys."""
+    pool, whole = manager.block_pool, manager.block_pool.published_whole()
+    rows = zip(pool.block_groups(), pool.block_keys(), pool.tail_keys(), whole, strict=True)
+    return {
+        (group, key)
+        for group, own, parts, is_whole in rows
+        if group is not None
+        for key in (*parts, *([own] if is_whole and own is not None else []))
+    }
 
 
 def test_a_draft_margin_beyond_the_keys_was_never_lost() -> None:

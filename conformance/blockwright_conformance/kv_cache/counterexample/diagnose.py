@@ -18,6 +18,7 @@ from blockwright_spec.law import Law
 from blockwright_spec.manager.effects import target
 from blockwright_spec.manager.facts import heads, holders, span
 from blockwright_spec.manager.hits import found
+from blockwright_spec.manager.keys import aligned, stride, upto
 from blockwright_spec.manager.laws import LAWS, POLICY_LAWS, POLICY_STEP_LAWS, STEP_LAWS
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.marks import memory_of
@@ -25,7 +26,6 @@ from blockwright_spec.manager.outcomes import Done
 from blockwright_spec.manager.state import NULL, Content, Hit, Request, Running, State, Waiting
 from blockwright_spec.manager.step_laws import table_after
 from blockwright_spec.manager.told import num_saved
-from blockwright_spec.manager.units import aligned, upto
 from blockwright_spec.reads import Cross, Mamba, Prefix, cut, margin, needed, shows, writes
 
 from ...checker.diagnose import Broken
@@ -71,7 +71,7 @@ def misanswered(adapter: ManagerAdapter, state: State, prompts: tuple[Prefix, ..
 def of_hit(state: State, prefix: Prefix, hit: Found) -> Broken:
     groups, wants = state.config.groups, found(state, prefix, LRU)
     tables = heads(state.config, Hit(hit.length, hit.tables))
-    end = hit.length if state.config.unit else state.config.max_model_len
+    end = hit.length if stride(state.config) else state.config.max_model_len
 
     def content_at(at: int, entry: int) -> Content | None:
         return state.contents[tables[at][entry]] if entry < len(tables[at]) else None
@@ -212,7 +212,7 @@ def applies(law: Law, config: Any) -> bool:
     kind = {"MAMBA": Mamba, "CROSS": Cross}.get(word)
     if kind is not None:
         return any(isinstance(group.kind, kind) for group in config.groups)
-    return word != "UNIT" or bool(config.unit)
+    return word != "UNIT" or bool(stride(config))
 
 
 def holds(law: Law, config: Any, *facts: object) -> bool:

@@ -11,19 +11,20 @@ from __future__ import annotations
 import operator
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, cast, final
+from typing import Any, Final, NamedTuple, SupportsIndex, cast, final
 
 from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le
 from librt.vecs import append, extend, vec
 from mypy_extensions import i32, i64
 
-from blockwright.arguments import integer, whole
+from blockwright.arguments import Tokens, integer, whole
 from blockwright.core.keys.block_hash import DEFAULT_HASHER, BlockHasher, HashChain, next_length
 from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.errors import InvalidArgumentError, UnsupportedError
 from blockwright.events import WIDE
+from blockwright.ids import id_given, id_kept
 
 MAX_TOKEN_ID: Final = 2**31 - 1
 MAX_PROMPT_ID: Final = 2**62 - 1
@@ -247,6 +248,12 @@ class BlockKeys:
             made = i64(len(self.words)) // 2
         return made // self.units
 
+    def key(self, index: i64) -> tuple[i64, i64]:
+        """Return the two words of the key of a block, which is made if it was not. O(1), or O(tokens hashed)."""
+        self.ensure_keys(index + 1)
+        at = 2 * ((index + 1) * self.units - 1)
+        return self.words[at], self.words[at + 1]
+
     def content(self, index: i64, block_size: i64) -> bytes:
         request = self.request
         if request is None:
@@ -316,7 +323,7 @@ class Request:
 
     def __init__(
         self,
-        request_id: str,
+        request_id: Hashable,
         prompt_token_ids: object,
         block_size: int | str | None = OWN_SIZE,
         *,
@@ -329,7 +336,7 @@ class Request:
         """Pack the prompt; its blocks are hashed when their keys are needed.
 
         Args:
-            request_id: a non-empty string.
+            request_id: a non-empty string, or any other hashable object but None. Equal ids are the same.
             prompt_token_ids: at least one integer within 0 .. 2**62 - 1; a list, ``array``, numpy array or CPU tensor.
                 One above 2**31 - 1 takes as long as a multimodal item.
             block_size: tokens per hashed block: ``"manager"``, those of the manager that the request is first brought
@@ -347,8 +354,7 @@ class Request:
         Raises:
             InvalidArgumentError: names the argument.
         """
-        if not isinstance(request_id, str) or not request_id:
-            raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
+        self._request_id: str = request_id if type(request_id) is str and request_id else id_kept(request_id)
         size: i64 = NO_SIZE
         if isinstance(block_size, str):
             if block_size != OWN_SIZE:
@@ -358,7 +364,6 @@ class Request:
             if isinstance(block_size, bool) or not 1 <= block_size <= MAX_LENGTH:
                 raise InvalidArgumentError(f"block_size: must be within 1..{MAX_LENGTH}, not {block_size!r}")
             size = operator.index(block_size)
-        self._request_id = exact_text(request_id)
         self._prompt, wide = pack_prompt("prompt_token_ids", prompt_token_ids)
         self._num_prompt: i64 = len(self._prompt) // 4
         if self._num_prompt < 1 or self._num_prompt > MAX_LENGTH:
@@ -466,18 +471,17 @@ class Request:
             "of the manager, fork() for another request, or send its tokens and make it there"
         )
 
-    def fork(self, request_id: str) -> Request:
+    def fork(self, request_id: Hashable) -> Request:
         """Return another request with the same tokens, keys and computed tokens, for `KVCacheManager.fork`.
 
         Blocks that have been hashed are not hashed again. Complexity: O(output tokens + blocks).
 
         Raises:
-            InvalidArgumentError: the id is not a non-empty string.
+            InvalidArgumentError: the id is the empty string, None, or has no hash.
         """
-        if not isinstance(request_id, str) or not request_id:
-            raise InvalidArgumentError(f"request_id: must be a non-empty string, not {request_id!r}")
+        name = id_kept(request_id)
         child = self.copy()
-        child._request_id = exact_text(request_id)
+        child._request_id = name
         _uids[0] += 1
         child._uid = _uids[0]
         # The copy refers to the parent's tables; the child has none until it is brought to a manager.
@@ -499,9 +503,10 @@ class Request:
         return i == count
 
     @property
-    def request_id(self) -> str:
-        """Its name, unique among running requests."""
-        return self._request_id
+    def request_id(self) -> Any:
+        """Its name, as it was given; unique among running requests."""
+        name = self._request_id
+        return name if type(name) is str else id_given(name)
 
     @property
     def block_size(self) -> int | None:
@@ -598,7 +603,7 @@ class Request:
             return read_i32_le(self._prompt, position * 4)
         return self._output[position - self._num_prompt]
 
-    def sync(self, token_ids: Sequence[int]) -> int:
+    def sync(self, token_ids: Tokens) -> int:
         """Append those of the engine's own tokens that are not known yet; return how many. O(new tokens).
 
         An engine that keeps one list of prompt and output tokens needs no second one:
@@ -621,7 +626,7 @@ class Request:
             self.append_output_token_ids(token_ids[known:])
         return count
 
-    def append_output_token_ids(self, token_ids: int | Sequence[int]) -> None:
+    def append_output_token_ids(self, token_ids: SupportsIndex | Tokens) -> None:
         """Append accepted output tokens; blocks that become full are hashed when their keys are needed.
 
         Complexity: O(new tokens).

@@ -10,10 +10,11 @@ from typing import Final, NamedTuple, cast, final
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
+from blockwright._copies import copy_fields
 from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.core.keys.request import BlockKeys, Request
 from blockwright.core.pool.check import demand
-from blockwright.core.pool.index import PrefixIndex
+from blockwright.core.pool.index import MARK, PARTS, PrefixIndex
 from blockwright.core.pool.listener import CLEARED, EVICTED, PASSED, RESET, UNNOTED, Listener
 from blockwright.core.pool.order import BlockHint
 from blockwright.errors import JournalGapError
@@ -53,7 +54,7 @@ class Losses:
     counts.
 
     Attributes:
-        counts: keys lost since the counts were last taken, by ``3 * group + cause - 1``.
+        counts: keys of whole blocks lost since the counts were last taken, by ``3 * group + cause - 1``.
     """
 
     def __init__(self, num_blocks: i64) -> None:
@@ -67,29 +68,32 @@ class Losses:
         self.counts: dict[int, int] = {}
 
     def copy(self) -> Losses:
-        """Return an independent copy. O(num_blocks)."""
         twin = Losses(0)
-        twin._size = self._size
-        twin._last = self._last
-        twin._keys = self._keys.copy()
-        twin._causes = self._causes[:]
-        twin._releases = self._releases[:]
-        twin.counts = self.counts.copy()
+        copy_fields(self, twin)
         return twin
 
     def note_release(self, block: i64, cause: i64) -> None:
         """Note how a block was released."""
         self._releases[block] = i32(cause)
 
-    def lose(self, block: i64, low: i64, high: i64, group: i64) -> None:
-        """Note that the last block with a key is taken."""
-        self._remember(low, high, group, i64(self._releases[block]))
+    def lose(self, block: i64, low: i64, high: i64, group: i64, cause: i64) -> None:
+        """Note that the last block with a key is taken, or for which other cause it loses that.
+
+        A part has a group of its own: see `PrefixIndex`.
+        """
+        self._remember(low, high, group, RESET if cause == RESET else i64(self._releases[block]))
 
     def lose_all(self, index: PrefixIndex) -> None:
-        """Note that every key of an index is about to be dropped, a key of several blocks once. O(num_blocks)."""
+        """Note that every key of an index is about to be dropped, a key of several blocks once.
+
+        O(num_blocks + parts).
+        """
         block: i64 = 1
         while block < self._size:
-            if index.has_key(block):
+            for number in index.parts_of(block):
+                low, high, group = index.key(i64(number))
+                self._remember(low, high, -1 - group, RESET)
+            if index.rows[4 * block + MARK] > PARTS:
                 low, high, group = index.key(block)
                 # Only the oldest block of a key is found, so that a key of several blocks counts as one loss.
                 if index.find(low, high, group) == block:
@@ -121,8 +125,9 @@ class Losses:
         keys.add(slot, low, high, group)
         self._causes[slot] = i32(cause)
         self._last = slot
-        kind = 3 * group + cause - 1
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if group >= 0:
+            kind = 3 * group + cause - 1
+            self.counts[kind] = self.counts.get(kind, 0) + 1
 
 
 def lasting(events: list[KVCacheEvent]) -> list[KVCacheEvent]:
@@ -150,7 +155,7 @@ class History(Listener):
 
     Attributes:
         events: events to report, None if events are not recorded.
-        contents: prefix by block id, None if hits are not verified.
+        contents: prefix by block id, and by number of a part; None if hits are not verified.
         losses: keys lost, None if they are not remembered.
         evictions: contents lost to a taking that some reader has not seen, None if they are not reported.
         most_evictions: how many of them are kept at most, where a reader does not come.
@@ -184,28 +189,9 @@ class History(Listener):
         self._stored: dict[int, BlockStored] = {}  # for evictions, where events are recorded or there is an owner
 
     def copy(self) -> History:
-        """Return an independent copy."""
-        events = self.events
-        contents = self.contents
-        losses = self.losses
-        evictions = self.evictions
-        new = History(
-            None if events is None else events[:],
-            None if contents is None else contents.copy(),
-            None if losses is None else losses.copy(),
-            None if evictions is None else evictions[:],
-        )
-        new.layout = self.layout
-        new.most_evictions = self.most_evictions
-        new._first_eviction = self._first_eviction
-        new._eviction_places = self._eviction_places[:]
-        new._has_default_reader = self._has_default_reader
-        new._most_events = self._most_events
-        new._digests = self._digests.copy()
-        new._part_digests = self._part_digests.copy()
-        new._stored = self._stored.copy()
-        new._salts = self._salts.copy()
-        return new
+        twin = History(None, None)
+        copy_fields(self, twin)
+        return twin
 
     def publish(self, block: i64, request: Request, units: i64, at: i64, group: i64, size: i64, is_new: bool) -> None:
         """Note that a block was published as entry `at` of a request; record an event if it is new. O(prefix)."""
@@ -241,6 +227,8 @@ class History(Listener):
 
     def publish_part(self, number: i64, request: Request, length: i64, group: i64, size: i64, is_new: bool) -> None:
         """Note the part of a block that ends after `length` tokens; record an event if it is new. law: EV-4."""
+        if self.contents is not None:
+            self.contents[number] = request.prefix_content(length, request._lookahead)
         if self.events is None:
             return
         digest = request.block_digest(length // request._block_size - 1)
@@ -256,8 +244,15 @@ class History(Listener):
             told = BlockStored(digest, parent, tokens, count, name, int(group), salt, items, lookahead=ahead)
             self._report(told._replace(layout=self.layout))
 
-    def forget_part(self, number: i64, group: i64, is_last: bool) -> None:
+    def forget_part(self, number: i64, block: i64, key: tuple[i64, i64, i64], is_last: bool, cause: i64) -> None:
         """Note that a part loses its key; record an event if no other has it, unless a reset was reported. O(1)."""
+        if cause == CLEARED:
+            return
+        low, high, group = key
+        if self.losses is not None and is_last:
+            self.losses.lose(block, low, high, -1 - group, cause)
+        if self.contents is not None:
+            del self.contents[number]
         digest = self._part_digests.pop(int(number), None)
         if is_last and digest is not None:
             self._report(BlockRemoved(digest, int(group)))
@@ -287,6 +282,10 @@ class History(Listener):
             self._most_events = max(_FEWEST_EVENTS, 2 * i64(len(events)))
         events.append(event)
 
+    def take(self, ids: vec[i32], start: i64, stop: i64) -> None:
+        """Note that nothing is known yet of how blocks will be released. O(entries)."""
+        self.release(ids, start, stop, EVICTED)
+
     def release(self, ids: vec[i32], start: i64, stop: i64, cause: i64) -> None:
         """Note how a range of a table was released; the last note on each block counts. O(entries)."""
         losses = self.losses
@@ -304,11 +303,8 @@ class History(Listener):
         losses, events, evictions = self.losses, self.events, self.evictions
         if cause == CLEARED:
             return
-        if losses is not None:
-            if cause == RESET:
-                losses.note_release(block, RESET)
-            if is_last:
-                losses.lose(block, low, high, group)
+        if losses is not None and is_last:
+            losses.lose(block, low, high, group, cause)
         if self.contents is not None:
             del self.contents[block]
         if events is None and evictions is None:
@@ -348,6 +344,11 @@ class History(Listener):
         """Return whether a published block holds exactly the prefix of the request's block `index`. O(prefix)."""
         contents = self.contents
         return contents is None or contents[block] == keys.content(index, block_size)
+
+    def holds_part(self, number: i64, request: Request, length: i64) -> bool:
+        """Return whether a part holds exactly the first tokens of a request. O(prefix)."""
+        contents = self.contents
+        return contents is None or contents[number] == request.prefix_content(length, request._lookahead)
 
     def take_events(self) -> list[KVCacheEvent]:
         """Return the events since the last call, oldest first."""
@@ -408,7 +409,7 @@ class History(Listener):
             InvariantError: PUB-1 is broken.
         """
         if self.contents is not None:
-            demand("PUB-1", "blocks with a remembered prefix", published, sorted(self.contents))
+            demand("PUB-1", "blocks and parts with a remembered prefix", published + parts, sorted(self.contents))
         if self.events is not None or self.evictions is not None:
             demand("PUB-1", "blocks with a digest to tell", published, sorted(self._digests))
         if self.events is not None:

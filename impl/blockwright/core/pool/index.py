@@ -554,13 +554,6 @@ class PrefixIndex:
         number = self.find(low, high, -1 - group)
         return 0 if number == 0 else self.block_of(number)
 
-    def has_part(self, block: i64, low: i64, high: i64, group: i64) -> bool:
-        """Return whether a part of a block has this key. O(parts of the block)."""
-        number = self.newest_part(block)
-        while number != 0 and not self.matches(number, low, high, -1 - group):
-            number = self.part_after(number)
-        return number != 0
-
     def longest_part(self, block: i64) -> i64:
         """Return the number of the longest part of a block, or 0. O(parts of the block)."""
         found = number = self.newest_part(block)

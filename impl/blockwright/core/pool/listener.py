@@ -69,8 +69,8 @@ class Listener:
     def forget(self, block: i64, low: i64, high: i64, group: i64, is_last: bool, cause: i64) -> None:
         """Note that a block is about to lose its own key, and why; `is_last` if no other block has that key."""
 
-    def forget_part(self, number: i64, group: i64, is_last: bool) -> None:
-        """Note that a part is about to lose its key."""
+    def forget_part(self, number: i64, block: i64, key: tuple[i64, i64, i64], is_last: bool, cause: i64) -> None:
+        """Note that a part of a block is about to lose its key (two words and the group), and why."""
 
     def forget_all(self, index: PrefixIndex) -> None:
         """Note that all blocks and parts are about to lose their keys."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
+from blockwright._copies import copy_fields
 from blockwright.core.pool.index import PrefixIndex
 
 
@@ -122,6 +123,11 @@ class CandidateOrder:
     def copy(self) -> CandidateOrder:
         """Return an independent copy, to be attached to the copy of the store."""
         raise NotImplementedError
+
+    def copied(self, twin: CandidateOrder) -> CandidateOrder:
+        """Return an order of the same class with copies of all fields. O(num_blocks)."""
+        copy_fields(self, twin, "rows", "index")
+        return twin
 
     # ------------------------------------------------------------------ what the store reports
 

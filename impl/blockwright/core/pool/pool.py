@@ -172,15 +172,6 @@ class BlockPool(BlockStore):
         classes = {block: int(order.class_of(i64(block))) for block in range(1, int(self._count))}
         return {block: number for block, number in classes.items() if number != 0}
 
-    def tenant(self, salt: str | None) -> i64:
-        """Return the number of a request's tenant. O(1)."""
-        return 0 if self._order is None else self._order.tenant(salt)
-
-    def _serve(self, tenant: i64) -> None:
-        """Note whom blocks are taken for. O(1)."""
-        if self._order is not None:
-            self._order.serving = tenant
-
     @property
     def enable_caching(self) -> bool:
         """Whether blocks are published at all."""
@@ -205,11 +196,6 @@ class BlockPool(BlockStore):
     def records_events(self) -> bool:
         """Whether events are recorded."""
         return self._history is not None and self._history.events is not None
-
-    @property
-    def verifies_tokens(self) -> bool:
-        """Whether hits are verified token by token."""
-        return self._history is not None and self._history.contents is not None
 
     @property
     def explains_evictions(self) -> bool:

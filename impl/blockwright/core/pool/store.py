@@ -197,6 +197,11 @@ class BlockStore(Page):
 
     # ------------------------------------------------------------------ the free queue
 
+    def _serve(self, tenant: i64) -> None:
+        """Note whom blocks are taken for. O(1)."""
+        if self._order is not None:
+            self._order.serving = tenant
+
     def _take(self, count: i64, ids: vec[i32]) -> vec[i32]:
         """Append `count` blocks from the queue's head to `ids`, each held once and without key.
 
@@ -301,7 +306,7 @@ class BlockStore(Page):
         if index.num_parts == 0 and len(self._listeners) == 0 and self.is_whole(block):
             index.drop(block)  # as most often: slots that are given back would wait for the rest
             return
-        self._tell_parts(block, units)
+        self._tell_parts(block, units, cause)
         if self.is_whole(block):
             for each in self._listeners:
                 low, high, group = index.key(block)
@@ -309,14 +314,14 @@ class BlockStore(Page):
             index.drop(block)
         index.forget_parts(block, units)
 
-    def _tell_parts(self, block: i64, units: i64) -> None:
+    def _tell_parts(self, block: i64, units: i64, cause: i64) -> None:
         """Tell that the parts of a block beyond its first units are about to lose their keys. O(parts of the block)."""
         index = self._index
         for each in self._listeners:
             number = index.newest_part(block)
             while number != 0:
                 if index.units_of(number) > units:
-                    each.forget_part(number, index.key(number)[2], index.is_single(number))
+                    each.forget_part(number, block, index.key(number), index.is_single(number), cause)
                 number = index.part_after(number)
 
     def _touch_entries(self, ids: vec[i32], is_outside: bool = False, is_hit: bool = False) -> None:
@@ -562,9 +567,8 @@ class BlockStore(Page):
 
     def find(self, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> i64:
         """Return the block that serves a hit on the request's block `index`, or 0. O(1)."""
-        keys.ensure_keys(index + 1)
-        at: i64 = 2 * ((index + 1) * keys.units - 1)
-        block = self._index.find(keys.words[at], keys.words[at + 1], group)
+        low, high = keys.key(index)
+        block = self._index.find(low, high, group)
         history = self._history
         if history is None:
             return block
@@ -579,7 +583,7 @@ class BlockStore(Page):
         Complexity: one lookup per block, and little is hashed beyond the first missing.
         """
         i = start
-        if not self._verifies():
+        if not self.verifies_tokens:
             while i < stop:
                 # Keys are made a few at a time: hashing a whole prompt whose first block is missing would be in vain.
                 known = min(keys.ensure_keys(i + 1), stop)
@@ -600,7 +604,7 @@ class BlockStore(Page):
 
         Complexity: one lookup per block. Where contents are compared, and a block may be refused, none is written.
         """
-        if not self._verifies():
+        if not self.verifies_tokens:
             keys.ensure_keys(start + 1)
             self._index.find_run(keys.words, 2 * keys.units, group, ids, start, stop - 1, -1)
 
@@ -612,20 +616,19 @@ class BlockStore(Page):
         losses = None if self._history is None else self._history.losses
         if losses is None:
             return -1
-        keys.ensure_keys(index + 1)
-        at: i64 = 2 * ((index + 1) * keys.units - 1)
-        return losses.cause(keys.words[at], keys.words[at + 1], group)
+        low, high = keys.key(index)
+        return losses.cause(low, high, group)
 
     def carries(self, block: i64, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> bool:
         """Return whether a block is published under exactly the key of the request's block `index`. O(1)."""
-        keys.ensure_keys(index + 1)
-        at: i64 = 2 * ((index + 1) * keys.units - 1)
-        if not self._index.matches(block, keys.words[at], keys.words[at + 1], group):
+        low, high = keys.key(index)
+        if not self._index.matches(block, low, high, group):
             return False
         return self._history is None or self._history.holds(block, keys, index, block_size)
 
-    def _verifies(self) -> bool:
-        """Return whether hits are compared with the contents of blocks. O(1)."""
+    @property
+    def verifies_tokens(self) -> bool:
+        """Whether hits are verified token by token."""
         return self._history is not None and self._history.contents is not None
 
     def is_to_pass(self, block: i64) -> bool:
@@ -675,7 +678,7 @@ class BlockStore(Page):
         keys.ensure_keys(size)
         # The blocks come from the engine, which may have kept them for long: each is compared with its key anew.
         bad = self._index.match_run(keys.words, 2 * keys.units, group, ids, first)
-        if self._verifies():
+        if self.verifies_tokens:
             while i < bad and self.carries(i64(ids[i]), keys, i, group, block_size):
                 i += 1
             bad = i
@@ -781,9 +784,33 @@ class BlockStore(Page):
                     each.publish_part(number, request, length, group, block_size, is_new)
             start += 1
 
-    def find_tail(self, low: i64, high: i64, group: i64) -> i64:
-        """Return a block that is published as a part with this key, or 0. O(1)."""
-        return self._index.find_part(low, high, group)
+    def find_part(self, request: Request, length: i64, group: i64) -> i64:
+        """Return a block that is published as a part which ends after `length` tokens of a request, or 0. O(1)."""
+        at = 2 * (length // request._block_size - 1)
+        index, history = self._index, self._history
+        number = oldest = index.find(request._words[at], request._words[at + 1], -1 - group)
+        while number != 0 and history is not None and not history.holds_part(number, request, length):
+            number = index.next_duplicate(number, oldest)
+        return 0 if number == 0 else index.block_of(number)
+
+    def has_part(self, block: i64, request: Request, length: i64, group: i64) -> bool:
+        """Return whether a part of a block ends after `length` tokens of a request. O(parts of the block)."""
+        at = 2 * (length // request._block_size - 1)
+        index, history = self._index, self._history
+        low, high = request._words[at], request._words[at + 1]
+        number = index.newest_part(block)
+        while number != 0:
+            is_same = index.matches(number, low, high, -1 - group)
+            if is_same and (history is None or history.holds_part(number, request, length)):
+                return True
+            number = index.part_after(number)
+        return False
+
+    def part_loss(self, request: Request, length: i64, group: i64) -> i64:
+        """Return how the key of the part was lost that ends after `length` tokens of a request; see `loss`. O(1)."""
+        losses = None if self._history is None else self._history.losses
+        at = 2 * (length // request._block_size - 1)
+        return -1 if losses is None else losses.cause(request._words[at], request._words[at + 1], -1 - group)
 
     def is_whole(self, block: i64) -> bool:
         """Return whether a block is published as a whole. O(1)."""
@@ -815,7 +842,7 @@ class BlockStore(Page):
 
     def _drop_tails(self, block: i64) -> None:
         """Take their keys from the parts of a held block, which is about to be written over. O(parts of the block)."""
-        self._tell_parts(block, 0)
+        self._tell_parts(block, 0, EVICTED)
         self._index.forget_parts(block)
 
     def tail_keys(self) -> list[list[bytes]]:
@@ -883,9 +910,8 @@ class BlockStore(Page):
 
     def blocks_with(self, keys: BlockKeys, index: i64, group: i64, block_size: i64) -> list[int]:
         """Return all blocks that are published as the request's block `index`. O(blocks with this key)."""
-        keys.ensure_keys(index + 1)
-        at: i64 = 2 * ((index + 1) * keys.units - 1)
-        oldest = self._index.find(keys.words[at], keys.words[at + 1], group)
+        low, high = keys.key(index)
+        oldest = self._index.find(low, high, group)
         block, history = oldest, self._history
         found: list[int] = []
         while block != 0:
@@ -893,10 +919,6 @@ class BlockStore(Page):
                 found.append(int(block))
             block = self._index.next_duplicate(block, oldest)
         return found
-
-    def blocks_published(self) -> list[int]:
-        """Return the published blocks. O(count)."""
-        return [block for block, is_published in enumerate(self.published()) if is_published]
 
     def _forget(self, blocks: vec[i32], is_all: bool) -> None:
         """Take the keys of published blocks away; the free ones are taken next. O(blocks). law: FORGET-1, FORGET-2.

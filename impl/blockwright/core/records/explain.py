@@ -8,7 +8,7 @@ hit without any lost key, where losses are remembered and made a difference; oth
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mypy_extensions import i64
 
@@ -16,6 +16,7 @@ from blockwright._text import printable
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.listener import EVICTED, RESET, TRIMMED
 from blockwright.core.tables.group import GroupTables
+from blockwright.core.tables.inside import lacks_part, longest_inside
 from blockwright.core.tables.window import Probe, common_hit
 from blockwright.kinds import KVCacheSpec
 
@@ -44,7 +45,8 @@ class GroupHit(NamedTuple):
         kind: name of its kind, with the window or chunk.
         block_size: tokens per block.
         num_tokens: its own longest hit, were it alone.
-        missing_end: tokens up to the end of the first block that the candidate lacks here; None if it lacks none.
+        missing_end: tokens up to the end of the first block that the candidate lacks here, or of the part in which it
+            ends; None if it lacks none.
         limit: why this group hits no longer.
         cause: what became of the missing block: NEVER_PUBLISHED, EVICTED, TRIMMED, RESET or UNKNOWN_LOSS; None if none
             is missing, or a draft margin would end beyond `max_length`.
@@ -83,7 +85,7 @@ class HitExplanation(NamedTuple):
         groups: one each.
     """
 
-    request_id: str
+    request_id: Any
     num_tokens: int
     max_length: int
     alignment: int
@@ -94,7 +96,7 @@ class HitExplanation(NamedTuple):
 
     def __str__(self) -> str:
         """Describe it in a line, and one more for each group."""
-        first = f"{printable(self.request_id)}: hit of {self.num_tokens} of at most {self.max_length} tokens, "
+        first = f"{printable(str(self.request_id))}: hit of {self.num_tokens} of at most {self.max_length} tokens, "
         first += f"in multiples of {self.alignment}"
         if self.candidate is not None:
             groups = ", ".join([str(group) for group in self.limiting_groups])
@@ -109,7 +111,9 @@ def without_room(found: HitExplanation) -> HitExplanation:
 
 
 class EvictionStats(NamedTuple):
-    """Keys lost since the last call of `make_eviction_stats`, by group; a prefix of several blocks with its last.
+    """Keys of whole blocks lost since the last call of `make_eviction_stats`, by group.
+
+    A prefix of several blocks is lost with its last.
 
     Attributes:
         evicted: taken for new blocks after the last request that held them had ended or was preempted.
@@ -148,8 +152,8 @@ def loss_named(loss: i64) -> HitLimit:
     return HitLimit.RESET if loss == RESET else HitLimit.NEVER_PUBLISHED
 
 
-def explain(groups: list[GroupTables], alignment: i64, use_eagle: bool, request: Request) -> HitExplanation:
-    """Explain the hit of a request; nothing changes. law: EXPLAIN-1."""
+def explain(groups: list[GroupTables], alignment: i64, whole: i64, use_eagle: bool, request: Request) -> HitExplanation:
+    """Explain the hit of a request; whole blocks end hits at multiples of `whole`. law: EXPLAIN-1."""
     max_length: i64 = min(request.num_tokens - 1, request.num_keyed())
     pool = groups[0].block_pool if groups else None
     if pool is None or not pool.enable_caching or request.prompt_logprobs or request._block_size == 0:
@@ -158,9 +162,8 @@ def explain(groups: list[GroupTables], alignment: i64, use_eagle: bool, request:
             for at, group in enumerate(groups)
         ]
         return HitExplanation(request.request_id, 0, max_length, alignment, None, None, (), tuple(unasked))
-    rules = [group.rule for group in groups]
     probes = start(groups, request, max_length, use_eagle)
-    length = common_hit(rules, probes, alignment, max_length)
+    length = longest_hit(request, groups, probes, alignment, whole, max_length)
     before: int | None = None
     candidate = length + alignment
     if pool.explains_evictions:
@@ -168,12 +171,13 @@ def explain(groups: list[GroupTables], alignment: i64, use_eagle: bool, request:
         restored = start(groups, request, max_length, use_eagle)
         for probe in restored:
             probe.restore()
-        once = common_hit(rules, restored, alignment, max_length)
+        once = longest_hit(request, groups, restored, alignment, whole, max_length)
         before = once
         if once > length:
             candidate = once
+    request.hash_until(min(candidate, max_length) // request._block_size)
     hits = [
-        explain_group(at, group, probe, length, candidate, max_length)
+        explain_group(request, at, group, probe, alignment, length, candidate, max_length)
         for at, (group, probe) in enumerate(zip(groups, probes))
     ]
     return HitExplanation(
@@ -195,12 +199,29 @@ def start(groups: list[GroupTables], request: Request, max_length: i64, use_eagl
     ]
 
 
+def longest_hit(
+    request: Request, groups: list[GroupTables], probes: list[Probe], alignment: i64, whole: i64, max_length: i64
+) -> i64:
+    """Return the longest hit of groups, of whole blocks or, where the alignment is smaller, of parts too."""
+    length = common_hit([group.rule for group in groups], probes, whole, max_length)
+    if alignment < whole:
+        length = longest_inside(request, groups, probes, alignment, length, max_length)
+    return length
+
+
 def explain_group(
-    number: int, group: GroupTables, probe: Probe, length: i64, candidate: i64, max_length: i64
+    request: Request,
+    number: int,
+    group: GroupTables,
+    probe: Probe,
+    alignment: i64,
+    length: i64,
+    candidate: i64,
+    max_length: i64,
 ) -> GroupHit:
     """Return the first block that a group lacks of a candidate, a longer length than the common hit."""
     size = group._block_size
-    alone = common_hit([group.rule], [probe], size, max_length)
+    alone = longest_hit(request, [group], [probe], alignment, size, max_length)
     end: int | None = None
     cause: HitLimit | None = None
     limit = HitLimit.NOTHING
@@ -213,7 +234,10 @@ def explain_group(
         i: i64 = 0
         while i < stop and ((i < kept and not group.stays(i)) or probe.cached(i)):
             i += 1
-        if i == stop:
+        if i == stop and lacks_part(request, group, probe, candidate):
+            end = candidate
+            limit = cause = loss_named(group.block_pool.part_loss(request, candidate, group._group))
+        elif i == stop:
             limit = HitLimit.OTHER_GROUP
         elif stop > probe.limit:
             limit = HitLimit.DRAFT_MARGIN

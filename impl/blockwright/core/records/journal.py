@@ -20,10 +20,12 @@ from typing import Any, Final, NamedTuple, final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
+from blockwright._copies import copy_fields
 from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.core.keys.request import Request
 from blockwright.core.pool.listener import Listener, is_eviction
 from blockwright.errors import InvalidArgumentError, JournalGapError
+from blockwright.ids import id_given
 
 KINDS: Final = (
     "lookup", "admit", "grow", "batch", "refuse", "fork", "free", "preempt", "start", "settle", "loaded", "reset",
@@ -179,20 +181,7 @@ class Journal(Listener):
     def copy(self) -> Journal:
         """Return an independent copy, with all facts, and without those who are given each fact. O(num_facts)."""
         twin = Journal(1, 1, self._group, self._tokens, self._clock)
-        twin._num_facts = self._num_facts
-        twin._num_blocks = self._num_blocks
-        twin.now = self.now
-        twin.num_written = self.num_written
-        twin.num_published = self.num_published
-        twin._names = self._names[:]
-        twin._times = self._times[:]
-        twin._words = self._words[:]
-        twin._blocks = self._blocks[:]
-        twin._next_block = self._next_block
-        twin._first_block = self._first_block
-        twin._oldest = self._oldest
-        twin._evicted_tokens = self._evicted_tokens
-        twin._totals = self._totals[:]
+        copy_fields(self, twin, "_notes", "_clock", "_is_delivering")
         return twin
 
     # ------------------------------------------------------------------ writing: by the core alone
@@ -338,7 +327,9 @@ class Journal(Listener):
         blocks = [self._ids(taken, held), self._ids(held, stop), self._ids(first, taken)]
         before, after = [*numbers[TOKENS:FREE_BLOCKS], *blocks], numbers[FREE_BLOCKS:IS_RESUMED]
         more = [numbers[IS_RESUMED] != 0, numbers[QUERIED_OUTSIDE], numbers[FOUND_OUTSIDE]]
-        return Fact._make([self._times[at], KINDS[numbers[KIND]], self._names[at], *before, *after, *more])
+        return Fact._make(
+            [self._times[at], KINDS[numbers[KIND]], str(id_given(self._names[at])), *before, *after, *more]
+        )
 
     def _ids(self, start: i64, stop: i64) -> tuple[int, ...]:
         """Return the block ids of a range."""

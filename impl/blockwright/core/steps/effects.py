@@ -257,7 +257,8 @@ def open_tables(state: State, request: Request, ask: StepRequest, changes: StepS
     # No owner yet: until `act`, the request finds no tables and an undo has only names to take back.
     tables = RequestTables(request, 0, by_group)
     tables.trim_at = trim_at
-    tables.tenant = state.pool.tenant(request.cache_salt)
+    order = state.pool._order
+    tables.tenant = 0 if order is None else order.tenant(request.cache_salt)
     if state.wanted is not None:
         state.wanted.lengths(request, tables, ask)
     if state.hears_prompts and request._block_size > 0:

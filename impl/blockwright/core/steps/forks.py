@@ -1,7 +1,7 @@
 """Forks: a request that goes on from where another is, on the same blocks.
 
 A fork shares every block of its parent, a partial one included. Whichever of them writes to that first has it copied
-(`effects.unshare`): a new block, and a copy that the engine runs before its step.
+(`effects.unshare`): a new block, and a copy that the engine runs before its step. Or the child has its own at once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,29 @@ from blockwright.errors import DuplicateRequestError, InvalidArgumentError, Unkn
 
 def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
     """Start `child` on the blocks of `parent`, or return None. See `KVCacheManager.fork`. law: WRITE-1, REF-1."""
+    return start_fork(state, parent, child, None)
+
+
+def fork_with_copies(state: State, parent: Request, child: Request) -> list[list[tuple[int, int]]] | None:
+    """Do the same, and return the copies for `child`. See `KVCacheManager.fork_with_copies`. law: FORK-1."""
+    copies: list[list[tuple[int, int]]] = [[] for _ in state.groups]
+    return None if start_fork(state, parent, child, copies) is None else copies
+
+
+def start_fork(
+    state: State, parent: Request, child: Request, copies: list[list[tuple[int, int]]] | None
+) -> KVCacheBlocks | None:
+    """Start a fork; with `copies`, on blocks of its own where it goes on to write, which are noted there."""
     tables = tables_running(state, parent)
     computed: i64 = check_fork(state, parent, tables, child)
+    own: list[int] = []  # per group, the entry that is copied now, or -1
     demand: i64 = 0
     for group in state.groups:
-        demand += group.num_states
+        entry: i64 = -1
+        if copies is not None and computed < state.config.max_len:
+            entry = group.written_at(computed)
+        own.append(int(entry))
+        demand += group.num_states + (1 if entry >= 0 else 0)
     if demand > state.pool._num_free:
         return None
     has_begun = False
@@ -49,11 +67,19 @@ def fork(state: State, parent: Request, child: Request) -> KVCacheBlocks | None:
         new.checkpoint = tables.checkpoint
         state.running[child._request_id] = new
         given = KVCacheBlocks(state.pool, [table.blocks[:] for table in by_group])
+        for at, mine in enumerate(own):
+            if mine >= 0:
+                by_group[at].blocks[mine] = 0  # not to be held with the others
         has_begun = True
         state.pool._serve(tables.tenant)
         state.listeners.goes_on(new, tables.num_settled)
         for group, table in zip(state.groups, by_group):
             group.share(table.blocks)
+        for at, mine in enumerate(own):
+            if copies is not None and mine >= 0:
+                state.pool._fill(by_group[at].blocks, mine, mine + 1)
+                copies[at].append((int(given.ids[at][mine]), int(by_group[at].blocks[mine])))
+                given.ids[at][mine] = by_group[at].blocks[mine]
         for group, table in zip(state.groups, by_group):
             group.fill_states(table)
         # The step that left the state has run, because a parent in a step in flight cannot be forked.

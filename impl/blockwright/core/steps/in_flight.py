@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from typing import Any
 
 from librt.vecs import vec
 from mypy_extensions import i64
@@ -22,6 +23,7 @@ from blockwright.core.steps.state import State, StepInFlight
 from blockwright.core.steps.units import publish_tails, reserve_all_tails, reserve_tails
 from blockwright.core.tables.table import RequestTables
 from blockwright.errors import InvalidArgumentError, UnknownStepError, UnsupportedError
+from blockwright.ids import id_kept
 
 
 def start_step(state: State) -> int:
@@ -52,7 +54,7 @@ def new_step_starts(state: State) -> None:
         publish_all_due(state)
 
 
-def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] | None) -> None:
+def settle_step(state: State, step: int, num_rejected_tokens: Mapping[Any, int] | None) -> None:
     """Say that the oldest step in flight is done: ``settle_step``. law: SETTLE-1, FENCE-1, PUB-3."""
     if len(state.steps) == 0 or step != int(state.steps[0].number):
         none = "no step is in flight; start_step starts one, with overlap_steps=True"
@@ -82,12 +84,12 @@ def settle_step(state: State, step: int, num_rejected_tokens: Mapping[str, int] 
         state.listeners.settled(done.number)
 
 
-def rejections(state: State, done: StepInFlight, given: Mapping[str, int] | None) -> vec[i64] | None:
+def rejections(state: State, done: StepInFlight, given: Mapping[Any, int] | None) -> vec[i64] | None:
     """Return the rejected drafts by place in the step, checked; None if there are none."""
     if not given:
         return None
     rejected = vec[i64]([0] * len(done.tables))
-    left = dict(given)
+    left = {id_kept(name): count for name, count in given.items()}
     i: i64 = 0
     while i < i64(len(done.tables)):
         tables = done.tables[i]

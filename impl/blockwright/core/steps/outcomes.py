@@ -7,7 +7,7 @@ views are made only when asked for.
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
@@ -15,6 +15,7 @@ from mypy_extensions import i32, i64
 from blockwright.core.keys.packed import zeros32
 from blockwright.core.keys.request import Request
 from blockwright.core.tables.ask import StepRequest
+from blockwright.ids import id_given
 
 
 class Plan:
@@ -24,8 +25,8 @@ class Plan:
         request_id: the request.
     """
 
-    def __init__(self, request_id: str) -> None:
-        self.request_id = request_id
+    def __init__(self, request_id: Any) -> None:
+        self.request_id: Any = request_id
 
 
 @final
@@ -79,11 +80,11 @@ class NotNow(Plan):
 
     def __init__(
         self,
-        request_id: str,
+        request_id: Any,
         num_missing_blocks: int,
         num_free_blocks: int = 0,
         blocks_behind_steps: dict[int, int] | None = None,
-        blocks_behind_loads: dict[str, int] | None = None,
+        blocks_behind_loads: dict[Any, int] | None = None,
         num_held_externally: int = 0,
         blocks_by_group: list[int] | None = None,
     ) -> None:
@@ -91,7 +92,7 @@ class NotNow(Plan):
         self.num_missing_blocks = num_missing_blocks
         self.num_free_blocks = num_free_blocks
         self.blocks_behind_steps: dict[int, int] = {} if blocks_behind_steps is None else blocks_behind_steps
-        self.blocks_behind_loads: dict[str, int] = {} if blocks_behind_loads is None else blocks_behind_loads
+        self.blocks_behind_loads: dict[Any, int] = {} if blocks_behind_loads is None else blocks_behind_loads
         self.num_held_externally = num_held_externally
         self.blocks_by_group: list[int] = [] if blocks_by_group is None else blocks_by_group
 
@@ -123,7 +124,7 @@ class Never(Plan):
         reason: the length or size that does not fit, with both numbers.
     """
 
-    def __init__(self, request_id: str, reason: str) -> None:
+    def __init__(self, request_id: Any, reason: str) -> None:
         super().__init__(request_id)
         self.reason = reason
 
@@ -165,7 +166,7 @@ class BatchAllocation:
         nulled_offsets: vec[i32],
         replaced_entries: vec[i32],
         number: int = 0,
-        request_ids: list[str] | None = None,
+        request_ids: list[Any] | None = None,
     ) -> None:
         self.num_served = num_served
         self.refused = refused
@@ -180,7 +181,7 @@ class BatchAllocation:
         self.num_tables: i64 = -1
         self._changed: vec[i32] = vec[i32]()
         self._num_changed: i64 = 0
-        self._request_ids: list[str] = [] if request_ids is None else request_ids
+        self._request_ids: list[Any] = [] if request_ids is None else request_ids
         # Where those are still to be made: of how many requests, and which of them have which names.
         self._size: i64 = 0
         self._named: vec[i32] = vec[i32]()
@@ -234,11 +235,11 @@ class BatchAllocation:
         self._new_block_offsets, self._nulled_offsets = new, nulled
 
     @property
-    def request_ids(self) -> list[str]:
+    def request_ids(self) -> list[Any]:
         if i64(len(self._request_ids)) < self._size:
-            request_ids = [""] * self._size
+            request_ids: list[Any] = [""] * self._size
             for at, name in enumerate(self._names):
-                request_ids[int(self._named[at])] = name
+                request_ids[int(self._named[at])] = id_given(name)
             self._request_ids = request_ids
         return self._request_ids
 
@@ -266,7 +267,7 @@ class BatchAllocation:
 
 
 def restored_allocation(
-    num_served: int, refused: int | None, packed: list[bytes], number: int, request_ids: list[str], num_tables: int
+    num_served: int, refused: int | None, packed: list[bytes], number: int, request_ids: list[Any], num_tables: int
 ) -> BatchAllocation:
     new, new_offsets, nulled, nulled_offsets, replaced, changed = [_unpacked(data) for data in packed]
     restored = BatchAllocation(

@@ -8,6 +8,8 @@ its demand is free.
 
 from __future__ import annotations
 
+from typing import Any
+
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
@@ -22,6 +24,7 @@ from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.layouts import group_of
 from blockwright.core.tables.table import RequestTables
 from blockwright.errors import NeverFitsError
+from blockwright.ids import id_given
 from blockwright.kinds import KVCacheSpec
 
 
@@ -37,7 +40,7 @@ def fits(state: State, request: Request, tables: RequestTables | None, ask: Step
     if tables is None:
         ask.settled = ask.begin
         count_new(state, request, ask)
-        if ask.most > state.pool.num_blocks - 1:
+        if ask.most > state.pool._count - 1:
             return False
     else:
         ask.settled = tables.num_settled if config.overlaps else trim_end(state, tables, ask.begin)
@@ -198,14 +201,14 @@ def by_group(ask: StepRequest) -> list[int]:
     return [int(count + saves * saved) for count, saved in zip(ask.by_group, ask.saved_by_group)]
 
 
-def returning_blocks(state: State) -> tuple[dict[int, int], dict[str, int]]:
+def returning_blocks(state: State) -> tuple[dict[int, int], dict[Any, int]]:
     """Return how many blocks become free when each step is settled, and when each load of a released request ends.
 
     A block that several wait for returns with the last of them. O(blocks that wait). law: LIVE-2.
     """
     held: dict[int, int] = {}  # holders that are left, of blocks that wait
     behind_steps: dict[int, int] = {}
-    behind_loads: dict[str, int] = {}
+    behind_loads: dict[Any, int] = {}
     for step in state.steps:
         count = 0
         for left in step.fenced:
@@ -215,7 +218,7 @@ def returning_blocks(state: State) -> tuple[dict[int, int], dict[str, int]]:
     for name, left in state.loads.items():
         count = freed_by(state, left.blocks, held)
         if count > 0:
-            behind_loads[name] = count
+            behind_loads[id_given(name)] = count
     return behind_steps, behind_loads
 
 

@@ -5,6 +5,7 @@ Each check raises one typed error that names the argument and the remedy, and le
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import cast
 
 from librt.vecs import vec
@@ -24,6 +25,7 @@ from blockwright.errors import (
     UnknownRequestError,
     UnknownStepError,
 )
+from blockwright.ids import id_kept
 
 # ---------------------------------------------------------------------- who runs
 
@@ -42,7 +44,7 @@ def tables_of(state: State, request: Request) -> RequestTables | None:
 def looked_up(state: State, request: Request) -> RequestTables | None:
     """Find a request's tables by its id; the request then remembers them."""
     state.pool.require_whole()
-    tables = state.running.get(request.request_id)
+    tables = state.running.get(request._request_id)
     if tables is None:
         return None
     # Two requests of one id would write to the same blocks; a copy of the request is the same request.
@@ -61,9 +63,9 @@ def give_keys(state: State, request: Request) -> None:
         request.hash_by(state.config.hash_size)
 
 
-def tables_named(state: State, request_id: str) -> RequestTables:
+def tables_named(state: State, request_id: Hashable) -> RequestTables:
     state.pool.require_whole()
-    tables = state.running.get(request_id)
+    tables = state.running.get(request_id if type(request_id) is str else id_kept(request_id))
     if tables is None:
         raise UnknownRequestError(f"request_id: {request_id!r} holds no blocks here")
     return tables

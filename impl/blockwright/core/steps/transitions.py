@@ -39,14 +39,13 @@ from blockwright.core.steps.state import State
 from blockwright.core.steps.units import (
     check_unit,
     has_room,
-    longest_inside,
     may_end_inside,
     num_certain,
     publish_tails,
     reserve_tails,
-    with_tail,
 )
 from blockwright.core.tables.ask import StepRequest
+from blockwright.core.tables.inside import longest_inside, with_part
 from blockwright.core.tables.table import RequestTables
 from blockwright.core.tables.window import common_hit, longest_of_all
 from blockwright.errors import InvalidArgumentError, StalePlanError
@@ -108,10 +107,11 @@ def look_up(state: State, request: Request, max_length: i64, longest: i64) -> tu
         is_smaller = any([group._block_size < state.config.most_size for group in full])
         if 0 < len(full) < len(state.groups) and (ends_inside or is_smaller):
             those = [probe for probe, group in zip(probes, state.groups) if group.keeps_all]
-            junction = longest_inside(state, request, full, those, junction, max_length)
+            junction = longest_inside(request, full, those, config.unit, junction, max_length)
             most = junction  # no hit is longer than that of some of its groups
         if ends_inside:
-            num_computed = longest_inside(state, request, state.groups, probes, num_computed, min(most, longest))
+            most = min(most, longest)
+            num_computed = longest_inside(request, state.groups, probes, config.unit, num_computed, most)
     if not has_room(state, request.num_tokens, num_computed):
         num_computed = 0
     ids: list[vec[i32]] = []
@@ -121,7 +121,7 @@ def look_up(state: State, request: Request, max_length: i64, longest: i64) -> tu
             for probe, group in zip(probes, state.groups)
         ]
     if num_computed % config.whole_alignment != 0:
-        ids = [with_tail(state, request, group, each, num_computed) for each, group in zip(ids, state.groups)]
+        ids = [with_part(request, group, each, num_computed) for each, group in zip(ids, state.groups)]
     return num_computed, junction, ids
 
 
@@ -255,7 +255,7 @@ def forget(state: State, request: Request | None, salt: i64, adapter: i64) -> in
     found: list[int] = []
     is_all = request is None and salt == 0 and adapter == 0
     if is_all:
-        found = pool.blocks_published()
+        found = [block for block, is_published in enumerate(pool.published()) if is_published]
     elif request is None:
         found = pool.blocks_of(salt, adapter)
     elif state.config.caching and request._block_size != 0:

@@ -15,9 +15,8 @@ from blockwright.core.keys.request import Request
 from blockwright.core.steps.state import State
 from blockwright.core.tables.ask import StepRequest
 from blockwright.core.tables.changes import StepScratch
-from blockwright.core.tables.group import GroupTables
 from blockwright.core.tables.table import NO_WANTS, GroupTable, RequestTables
-from blockwright.core.tables.window import FOR_EVER, Probe
+from blockwright.core.tables.window import FOR_EVER
 from blockwright.errors import InvalidArgumentError
 
 
@@ -33,82 +32,6 @@ def may_end_inside(state: State) -> bool:
     If no part is published, only where a layer reads nothing of the block: one with a window of one token.
     """
     return state.pool._index.num_parts > 0 or not all([group._reads_back for group in state.groups])
-
-
-def longest_inside(
-    state: State, request: Request, groups: list[GroupTables], probes: list[Probe], length: i64, max_length: i64
-) -> i64:
-    """Return the longest hit of at most `max_length` tokens that ends inside a block, or `length` if none is longer.
-
-    `length` is the longest hit of whole blocks. O(block / unit) beside layers that read everything; without them, and
-    where windows lack what those have, O(tokens / block) and O(block / unit) for each whole block that they have. law:
-    HIT-2.
-    """
-    unit = state.config.unit
-    stop = max_length
-    for group, probe in zip(groups, probes):
-        if group.keeps_all:
-            # Nothing is read behind the first whole block that is missing.
-            stop = min(stop, probe.run_end * probe.block_size + probe.block_size - unit)
-    end = stop // unit * unit
-    if end <= length:
-        return length
-    request.hash_until(end // request._block_size)
-    while end > length:
-        gap = last_gap(groups, probes, end)
-        if gap > 0:
-            end = gap // unit * unit  # every length up to here needs the missing block
-            continue
-        end = last_part(state, request, groups[0], length, end)
-        if end <= length:
-            break
-        if is_hit(state, request, groups, probes, end):
-            return end
-        end -= unit
-    return length
-
-
-def last_part(state: State, request: Request, group: GroupTables, least: i64, most: i64) -> i64:
-    """Return the longest length of at most `most` tokens that a group may have inside the block in which `most` ends.
-
-    That is where a part of that block is published, or else where the block begins, or `least`. O(block / unit).
-    """
-    start = max(least, most // group._block_size * group._block_size)
-    if start == most or not group._reads_back:
-        return most
-    hashed, unit = request._block_size, state.config.unit
-    index = state.pool._index
-    return index.last_part(request._words, group._group, start // hashed, most // hashed, unit // hashed) * hashed
-
-
-def last_gap(groups: list[GroupTables], probes: list[Probe], length: i64) -> i64:
-    """Return the last token of a block that is missing and that a hit needs just before the block it ends in, or 0.
-
-    That is asked of one block of each group that forgets. O(groups).
-    """
-    for group, probe in zip(groups, probes):
-        if not group.keeps_all:
-            entry = length // group._block_size - 1
-            is_needed = entry >= group.first_kept(length) or group.stays(entry)
-            if entry >= 0 and is_needed and not probe.cached(entry):
-                return (entry + 1) * group._block_size - 1
-    return 0
-
-
-def is_hit(state: State, request: Request, groups: list[GroupTables], probes: list[Probe], length: i64) -> bool:
-    """Return whether each group has all that a hit needs which ends inside a block."""
-    # Parts are asked for first: there are few, and each is asked for once.
-    for group in groups:
-        needs = length % group._block_size != 0 and group.ends_in(length)
-        if needs and find_tail(state, request, group, length) == 0:
-            return False
-    return all([group.has_blocks(probe, length) for group, probe in zip(groups, probes)])
-
-
-def find_tail(state: State, request: Request, group: GroupTables, length: i64) -> i64:
-    """Return a block that is published as a part which ends after `length` tokens of a request, or 0. O(1)."""
-    at = 2 * (length // request._block_size - 1)
-    return state.pool.find_tail(request._words[at], request._words[at + 1], group._group)
 
 
 def has_room(state: State, known: i64, length: i64) -> bool:
@@ -155,13 +78,6 @@ def held_alone(state: State, known: i64, start: i64, stop: i64, slots: i64) -> i
         else:
             held += group.held_in_step(start, stop, slots, 0)
     return held
-
-
-def with_tail(state: State, request: Request, group: GroupTables, ids: vec[i32], length: i64) -> vec[i32]:
-    """Return the blocks of a hit with that of the part in which it ends, if the group reads of it."""
-    if length % group._block_size == 0 or not group.ends_in(length):
-        return ids
-    return append(ids, i32(find_tail(state, request, group, length)))
 
 
 def tail_lengths(state: State, request: Request, begin: i64) -> vec[i64]:

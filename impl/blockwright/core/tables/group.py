@@ -175,7 +175,7 @@ class GroupTables:
 
     def num_dead(self, start: i64, stop: i64) -> i64:
         """Return how many of the entries from `start` are dead, if `stop` is the first one kept. O(those that stay)."""
-        return self.rule.num_dead(start, stop, self._block_size)
+        return 0 if stop <= start else self.rule.num_dead(start, stop, self._block_size)
 
     def slots_after(self, ask: StepRequest) -> i64:
         """Return the slots that a table covers after a step; states of drafts have blocks beside it. O(1)."""
@@ -374,6 +374,11 @@ class GroupTables:
             entry += 1
         return False
 
+    def written_at(self, num_tokens: i64) -> i64:
+        """Return the entry that the token behind `num_tokens` is written to, or -1: they fill theirs. O(1)."""
+        count = self.entries_for(num_tokens)
+        return -1 if self.is_encoder or self.entries_for(num_tokens + 1) > count else count - 1
+
     def partial_entry(self, table: GroupTable, running: RequestTables) -> i64:
         """Return the entry that is partly written, or -1, for the self-check."""
         raise NotImplementedError
@@ -470,12 +475,9 @@ class GroupTables:
         stop = length // self._block_size
         request = keys.request
         if i64(len(ids)) > stop and request is not None:
-            count = length // request._block_size
-            request.hash_until(count)
-            block = i64(ids[stop])
-            low, high = request._words[2 * count - 2], request._words[2 * count - 1]
-            pool = self.block_pool
-            if not 0 < block < pool._count or not pool._index.has_part(block, low, high, self._group):
+            request.hash_until(length // request._block_size)
+            block, pool = i64(ids[stop]), self.block_pool
+            if not 0 < block < pool._count or not pool.has_part(block, request, length, self._group):
                 raise StaleHitError(
                     f"new_computed_blocks: block {block} at entry {stop} no longer holds this request's prefix up to "
                     f"{length} tokens; look the hit up again"

@@ -142,7 +142,8 @@ class LastState(GroupTables):
     def most_states(self, table: GroupTable, overlaps: bool, inside: i64) -> int:
         if self.runs_ahead or overlaps:
             return MAX_LENGTH
-        return 3 if table.num_trimmed * self._block_size < inside else 2
+        # Beside a new checkpoint, that of the step before stays until the next step begins.
+        return 4 if table.num_trimmed * self._block_size < inside else 2
 
 
 @final

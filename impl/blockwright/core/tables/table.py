@@ -122,7 +122,7 @@ class RequestTables(ManagerTables):
         self.due_after: RequestTables | None = None
         self.request = request
         # The id is kept apart from the request, which a caller may rename or drop while its blocks are held.
-        self.request_id: str = request.request_id
+        self.request_id: str = request._request_id
         self.uid: i64 = request._uid
         self.tenant: i64 = 0
         self.wish: Wish | None = None

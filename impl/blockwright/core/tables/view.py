@@ -6,7 +6,7 @@ others behind, so a view only reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final, cast, final
 
 from librt.vecs import append, vec
@@ -21,6 +21,7 @@ from blockwright.core.tables.layouts import refuse_eagle
 from blockwright.core.tables.table import GroupTable
 from blockwright.core.tables.window import Probe, common_hit, rule_for
 from blockwright.errors import InvalidArgumentError, ReadOnlyError, UnknownRequestError, UnsupportedError
+from blockwright.ids import id_given, id_kept
 from blockwright.kinds import KVCacheSpec
 
 
@@ -59,14 +60,14 @@ class GroupReader:
         return self.kv_cache_spec.chunk
 
     @property
-    def req_to_blocks(self) -> dict[str, list[KVCacheBlock]]:
+    def req_to_blocks(self) -> dict[Any, list[KVCacheBlock]]:
         """A copy of all tables, as views by request id; empty when nothing runs. O(blocks held)."""
-        return {name: self.block_pool.views(table.blocks) for name, table in self._group.all_tables().items()}
+        return {id_given(name): self.block_pool.views(table.blocks) for name, table in self._group.all_tables().items()}
 
     @property
-    def num_cached_block(self) -> dict[str, int]:
+    def num_cached_block(self) -> dict[Any, int]:
         """Published blocks of each running request. O(requests)."""
-        return {name: int(table.num_published) for name, table in self._group.all_tables().items()}
+        return {id_given(name): int(table.num_published) for name, table in self._group.all_tables().items()}
 
     def first_kept(self, num_tokens: int) -> int:
         return self._group.first_kept(count_of("num_tokens", num_tokens))
@@ -93,7 +94,7 @@ class GroupReader:
         return self._group.is_useful(count_of("entry", entry))
 
     def get_num_blocks_to_allocate(
-        self, request_id: str, num_tokens: int, new_computed_blocks: Sequence[object] = ()
+        self, request_id: Hashable, num_tokens: int, new_computed_blocks: Sequence[object] = ()
     ) -> int:
         """Return the blocks missing for `num_tokens` slots, plus those hits that are free now.
 
@@ -108,7 +109,7 @@ class GroupReader:
         ids = self.block_pool.ids_of(new_computed_blocks)
         self.block_pool.require_whole()
         group = self._group
-        table = group.table_of(request_id)
+        table = group.table_of(id_kept(request_id))
         held: i64 = 0 if table is None else i64(len(table.blocks))
         return (
             group.missing(held + i64(len(ids)), slots)
@@ -116,7 +117,7 @@ class GroupReader:
             + group.missing_states(table)
         )
 
-    def get_num_common_prefix_blocks(self, request_id: str, num_running_requests: int) -> int:
+    def get_num_common_prefix_blocks(self, request_id: Hashable, num_running_requests: int) -> int:
         """Return the leading blocks in the tables of exactly `num_running_requests` requests; 0 for kinds that trim.
 
         Requests that load are not counted, nor are other holders. Complexity: O(blocks). law: COMMON-1.
@@ -179,8 +180,8 @@ class GroupReader:
         first = rule.first_needed(hit) // size
         return tuple([block_pool.views(probe.entries(hit, rule, first)) for probe in probes])
 
-    def _running(self, request_id: str) -> GroupTable:
-        table = self._group.table_of(request_id)
+    def _running(self, request_id: Hashable) -> GroupTable:
+        table = self._group.table_of(id_kept(request_id))
         if table is None:
             raise UnknownRequestError(f"request_id: {request_id!r} holds no blocks here")
         return table

@@ -48,6 +48,7 @@ class Probe:
         lowest: the first block that a search from the end down has come to.
         leaves_out: count candidates that are evicted before all others as missing, for a kind whose blocks are looked
             up from the end down.
+        is_restored: blocks and parts with lost keys count as cached.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Probe:
         self.limit: i64 = min(max_length // block_size, keys.num_blocks())
         self.lowest: i64 = self.limit
         self.leaves_out: bool = False
+        self.is_restored: bool = False
         # Per block: 0 before it was looked up, -1 if it is missing, else the block that serves. Empty before the first.
         self._ids: vec[i32] = vec[i32]()
 
@@ -89,7 +91,8 @@ class Probe:
         return self._store.loss(self._keys, index, self._group)
 
     def restore(self) -> None:
-        """Count blocks with lost keys as cached from now on. O(blocks)."""
+        """Count blocks and parts with lost keys as cached from now on. O(blocks)."""
+        self.is_restored = True
         self.run_end = 0
         i: i64 = 0
         while i < self.limit:

@@ -5,7 +5,8 @@ as large a part of the pool. Each first admission asks both how much of its prom
 399/400 of it at the next admission. The rule with the higher count is in force, and a tie changes nothing.
 
 Least frequently used is with aging: a candidate is ranked by how often its content was released, and by the rank of
-the last one evicted as it was. Of equal ranks the one deepest in its prefix goes, then the oldest. Counts of contents
+the last one evicted as it was. Of equal ranks those go that stand deeper in their prefix, by half powers of two, and of
+these the oldest: a prefix is released from its end, and no block of it ranks below what follows it. Counts of contents
 outlive their blocks for a while, in a table that newer ones write over.
 
 Only for full attention: shadows of a sample mislead where layers forget, since a window is there whole or not at all.
@@ -26,39 +27,40 @@ from blockwright.core.worth.ranked import RankedOrder
 _LEAST_SHADOW: Final = 256
 """Blocks of a shadow below which a sample says too little: smaller pools sample more keys, up to all."""
 _MOST_SHIFT: Final = 4
-_DEPTHS: Final = 2**24
-"""More than a prefix has blocks."""
 _DECAY: Final = 400
 _POINT: Final = 16
 """Scores are in parts of a block, 2**-16 each."""
-_MOST_USES: Final = 2047
-_TAG: Final = 0x7FFFF800
+_MOST_USES: Final = 63
+_DEPTHS: Final = 32
+_RINGS: Final = 2048
+"""Places that blocks may have at a time: so many uses above the last one evicted, each with all depths."""
+_TAG: Final = 0x7FFFFFC0
 
 
 @final
 class Ranking:
     """Blocks in the order of their release, and also by use if `by_use` says so.
 
-    A ring through block 0 for the first; for the second a binary heap, and the counts of uses. 44 bytes a block, and 8
-    to 16 for the counts of contents that have no block.
+    A ring through block 0 for the first; for the second a ring for each place: a rank, and below it how near to the
+    beginning of its prefix a block is. 44 bytes a block, and 8 to 16 for the counts of contents that have no block.
     """
 
     def __init__(self, count: i64, by_use: bool) -> None:
         """Start without blocks, for ids below `count`. O(count)."""
         self.size: i64 = 0
         self.by_use = by_use
-        self._floor: i64 = 0  # the rank of the last block that was evicted
-        self._released: i64 = 0
+        self._floor: i64 = 0  # the rank of the last block that was evicted by use, below which there is none
         self._after: vec[i32] = vec[i32]([-1] * count)  # -1 behind a block that is not ranked
         self._before: vec[i32] = zeros32(count)
         self._after[0] = 0
+        self._next: vec[i32] = zeros32(count + _RINGS)  # at the same place; its ring goes through `count` and that
+        self._previous: vec[i32] = zeros32(count + _RINGS)
+        self._first: i64 = 0  # a place before which there is none
+        self._empty(0)
         self._lows: vec[i64] = zeros64(count)  # the content that `_uses` counts
         self._uses: vec[i32] = zeros32(count)
-        # By use: the rank above, and below it how far from the deepest a block is.
-        self._keys: vec[i64] = zeros64(count)
-        self._ages: vec[i64] = zeros64(count)
-        self._heap: vec[i32] = zeros32(count)
-        self._places: vec[i32] = zeros32(count)
+        self._depths: vec[i32] = zeros32(count)
+        self._places: vec[i64] = zeros64(count)  # -1 of one that goes before all others
         slots: i64 = 8
         while slots < 2 * count:
             slots *= 2
@@ -71,14 +73,14 @@ class Ranking:
         twin = Ranking(1, self.by_use)
         twin.size = self.size
         twin._floor = self._floor
-        twin._released = self._released
         twin._after = self._after[:]
         twin._before = self._before[:]
+        twin._next = self._next[:]
+        twin._previous = self._previous[:]
+        twin._first = self._first
         twin._lows = self._lows[:]
         twin._uses = self._uses[:]
-        twin._keys = self._keys[:]
-        twin._ages = self._ages[:]
-        twin._heap = self._heap[:]
+        twin._depths = self._depths[:]
         twin._places = self._places[:]
         twin._past = self._past[:]
         twin._last_depth = self._last_depth
@@ -95,8 +97,8 @@ class Ranking:
             past: i64 = i64(self._past[(low >> 8) & (i64(len(self._past)) - 1)])
             uses = past & _MOST_USES if past & _TAG == (low >> 32) & _TAG else 0
             self._lows[block] = low
-        elif not is_use and self._keys[block] != 0:
-            depth = _DEPTHS - 1 - self._keys[block] % _DEPTHS  # a connector releases blocks in any order
+        elif not is_use:
+            depth = i64(self._depths[block])  # a connector releases blocks in any order
         if is_use and uses < _MOST_USES:
             uses += 1
         # What goes on from a block is of no use without it. A table is released from its end, so the block behind came
@@ -105,48 +107,55 @@ class Ranking:
             uses = max(uses, self._last_uses)
         self._last_depth, self._last_uses = depth, uses
         self._uses[block] = i32(uses)
-        self._keys[block] = (self._floor + uses) * _DEPTHS + (_DEPTHS - 1 - depth)
+        self._depths[block] = i32(depth)
+        distance: i64 = depth
+        shift: i64 = 1
+        while distance > 2:
+            distance = (distance - 1) >> 1
+            shift += 2
+        distance = min(distance + shift - 1, _DEPTHS - 1)
+        self._places[block] = (self._floor + uses) * _DEPTHS + _DEPTHS - 1 - distance
 
     def put_first(self, block: i64) -> None:
         """Have a block go before all others as it is added, since another has its content too."""
-        self._keys[block] = 0
+        self._places[block] = -1
 
     def add(self, block: i64) -> None:
-        """Rank a block behind all others of its rank. O(1), by use O(log n)."""
-        ahead: i64 = 0 if self._keys[block] == 0 else i64(self._before[0])
+        """Rank a block behind all others of its rank. O(1)."""
+        ahead: i64 = 0 if self._places[block] < 0 else i64(self._before[0])
         behind = self._after[ahead]
         self._after[ahead] = i32(block)
         self._before[block] = i32(ahead)
         self._after[block] = behind
         self._before[i64(behind)] = i32(block)
-        self._released += 1
-        self._ages[block] = self._released
         self.size += 1
         if self.by_use:
-            self._up(self.size - 1, block)
+            self._join(block)
 
     def leave(self, block: i64) -> None:
-        """Rank a block no more. O(1), by use O(log n)."""
+        """Rank a block no more. O(1)."""
         after, before = self._after[block], self._before[block]
         self._after[i64(before)] = after
         self._before[i64(after)] = before
         self._after[block] = -1
         self.size -= 1
         if self.by_use:
-            place: i64 = i64(self._places[block])
-            last: i64 = i64(self._heap[self.size])
-            if last != block:
-                # The last fills the hole; from there it may have to move either way.
-                self._up(place, last)
-                self._down(i64(self._places[last]), last)
+            after, before = self._next[block], self._previous[block]
+            self._next[i64(before)] = after
+            self._previous[i64(after)] = before
 
     def evict(self) -> i64:
-        """Take out the block that goes first, and return it. O(1), by use O(log n)."""
-        block: i64 = i64(self._heap[0]) if self.by_use else i64(self._after[0])
+        """Take out the block that goes first, and return it. O(1), by use amortized: ranks only rise."""
+        block: i64 = i64(self._after[0])
+        if self.by_use:
+            block = i64(self._next[self._first % _RINGS + self._count()])
+            while block >= self._count():
+                self._first += 1
+                block = i64(self._next[self._first % _RINGS + self._count()])
+            self._floor = max(self._floor, self._places[block] // _DEPTHS)
         self.leave(block)
-        self._floor = max(self._floor, self._keys[block] // _DEPTHS)
         low = self._lows[block]
-        if self._keys[block] != 0:
+        if self._places[block] >= 0:
             self._past[(low >> 8) & (i64(len(self._past)) - 1)] = i32((low >> 32) & _TAG | i64(self._uses[block]))
         self.forget(block)
         return block
@@ -163,68 +172,57 @@ class Ranking:
             self._past[at] = 0
             at += 1
         self._floor = 0
+        self._empty(0)
 
     def switch(self, by_use: bool) -> None:
-        """Go by the other rule. Takes no memory. O(n), by use O(n log n)."""
+        """Go by the other rule. Takes no memory. O(n)."""
         self.by_use = by_use
         block: i64 = i64(self._after[0]) if by_use else 0
-        place: i64 = 0
+        self._empty(self._floor * _DEPTHS)
         while block != 0:
-            self._up(place, block)
-            place += 1
+            self._join(block)
             block = i64(self._after[block])
 
     def in_order(self) -> list[int]:
-        """Return the blocks in the order in which they go. O(n), by use O(n log n)."""
+        """Return the blocks in the order in which they go. O(n)."""
+        links = self._next if self.by_use else self._after
         found: list[int] = []
-        block: i64 = i64(self._after[0])
-        while block > 0 and i64(len(found)) <= self.size:
-            found.append(int(block))
-            block = i64(self._after[block])
-        return sorted(found, key=lambda each: (self._keys[each], self._ages[each])) if self.by_use else found
+        for at in range(_RINGS if self.by_use else 1):
+            start: i64 = self._count() + (self._first + at) % _RINGS if self.by_use else 0
+            block: i64 = i64(links[start])
+            while block != start and i64(len(found)) <= self.size:
+                found.append(int(block))
+                block = i64(links[block])
+        return found
 
     def is_sound(self) -> bool:
-        """Return whether ring and heap hold the same blocks, each once, for the self-check. O(count)."""
+        """Return whether all rings hold the same blocks, each once, for the self-check. O(count)."""
         known = self.in_order()
-        if i64(len(known)) != self.size or len(set(known)) != len(known):
-            return False
-        ranked = sum([each >= 0 for each in self._after]) - 1
-        return ranked == len(known) and (
-            not self.by_use or all([i64(self._heap[i64(self._places[block])]) == block for block in known])
-        )
+        ranked = [block for block in range(1, len(self._after)) if self._after[block] >= 0]
+        return i64(len(known)) == self.size and sorted(known) == ranked
 
-    def _goes_before(self, block: i64, other: i64) -> bool:
-        if self._keys[block] != self._keys[other]:
-            return self._keys[block] < self._keys[other]
-        return self._ages[block] < self._ages[other]
+    def _count(self) -> i64:
+        return i64(len(self._after))
 
-    def _up(self, place: i64, block: i64) -> None:
-        """Put a block at a place of the heap, or above it."""
-        while place > 0:
-            above: i64 = (place - 1) // 2
-            other: i64 = i64(self._heap[above])
-            if not self._goes_before(block, other):
-                break
-            self._heap[place] = i32(other)
-            self._places[other] = i32(place)
-            place = above
-        self._heap[place] = i32(block)
-        self._places[block] = i32(place)
+    def _empty(self, first: i64) -> None:
+        self._first = first
+        at = self._count()
+        while at < self._count() + _RINGS:
+            self._next[at] = self._previous[at] = i32(at)
+            at += 1
 
-    def _down(self, place: i64, block: i64) -> None:
-        """Put a block at a place of the heap, or below it."""
-        while 2 * place + 1 < self.size:
-            below: i64 = 2 * place + 1
-            if below + 1 < self.size and self._goes_before(i64(self._heap[below + 1]), i64(self._heap[below])):
-                below += 1
-            other: i64 = i64(self._heap[below])
-            if not self._goes_before(other, block):
-                break
-            self._heap[place] = i32(other)
-            self._places[other] = i32(place)
-            place = below
-        self._heap[place] = i32(block)
-        self._places[block] = i32(place)
+    def _join(self, block: i64) -> None:
+        """Put a block at the end of the ring of its place, or before all others."""
+        place = self._places[block]
+        if 0 <= place < self._first:
+            self._first = place
+        at: i64 = self._count() + max(place, self._first) % _RINGS
+        before: i64 = at if place < 0 else i64(self._previous[at])
+        behind = self._next[before]
+        self._next[before] = i32(block)
+        self._previous[block] = i32(before)
+        self._next[block] = behind
+        self._previous[i64(behind)] = i32(block)
 
 
 @final
@@ -249,7 +247,7 @@ class Shadow:
         return self._index.find(low, high, 0) != 0
 
     def put(self, low: i64, high: i64, depth: i64, is_use: bool) -> None:
-        """Learn that a key of the sample was released. O(1), by use O(log n)."""
+        """Learn that a key of the sample was released. O(1)."""
         index, ranking = self._index, self._ranking
         block = index.find(low, high, 0)
         if block != 0:
@@ -347,7 +345,7 @@ class AdaptiveOrder(RankedOrder):
             self.since = self.admitted
 
     def note(self, page: Page, ids: vec[i32], at: i64, stop: i64, is_free: bool) -> None:
-        """Count a release, and tell the shadows of it if the key is in the sample. O(1), by use O(log n)."""
+        """Count a release, and tell the shadows of it if the key is in the sample. O(1)."""
         block: i64 = i64(ids[at])
         index = self.index
         ranking = self._ranking
@@ -373,12 +371,12 @@ class AdaptiveOrder(RankedOrder):
             self._by_use.put(low, high, at, self.is_use)
 
     def add(self, block: i64, is_passing: bool = False) -> None:
-        """Make a block a candidate; with full attention none is passing. O(1), by use O(log n)."""
+        """Make a block a candidate; with full attention none is passing. O(1)."""
         self.size += 1
         self._ranking.add(block)
 
     def leave(self, ids: vec[i32]) -> list[int]:
-        """Take out those of some blocks that are candidates, and return them. O(blocks), by use O(blocks log n)."""
+        """Take out those of some blocks that are candidates, and return them. O(blocks)."""
         blocks: list[int] = []
         for each in ids:
             block: i64 = i64(each)
@@ -389,14 +387,14 @@ class AdaptiveOrder(RankedOrder):
         return blocks
 
     def take(self, ids: vec[i32], start: i64, at: i64, stop: i64) -> None:
-        """Take out the candidates that are evicted first. O(candidates), by use O(candidates * log n)."""
+        """Take out the candidates that are evicted first. O(candidates)."""
         while at < stop:
             ids[at] = i32(self._ranking.evict())
             self.size -= 1
             at += 1
 
     def clear(self) -> list[int]:
-        """Take out all candidates, which lose their content, in their order, and forget all uses. O(n log n)."""
+        """Take out all candidates, which lose their content, in their order, and forget all uses. O(n)."""
         blocks = self._ranking.in_order()
         for block in blocks:
             self._ranking.leave(block)
@@ -408,7 +406,7 @@ class AdaptiveOrder(RankedOrder):
         return blocks
 
     def candidates(self) -> list[int]:
-        """Return the candidates in the order in which they go. O(n), by use O(n log n)."""
+        """Return the candidates in the order in which they go. O(n)."""
         return self._ranking.in_order()
 
     def is_sound(self) -> bool:

@@ -12,6 +12,7 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright.core.keys.packed import zeros32
+from blockwright.core.pool.order import CandidateOrder
 from blockwright.core.worth.ranked import RankedOrder
 
 NEVER: Final = -1.0
@@ -30,15 +31,8 @@ class AccessOrder(RankedOrder):
         self._times: vec[float] = vec[float]([NEVER] * count)
         self._lengths: vec[i32] = zeros32(count)
 
-    def copy(self) -> AccessOrder:
-        """Return an independent copy. O(count)."""
-        twin = AccessOrder(0)
-        twin._heap = self._heap[:]
-        twin._place = self._place[:]
-        twin.size = self.size
-        twin._times = self._times[:]
-        twin._lengths = self._lengths[:]
-        return twin
+    def copy(self) -> CandidateOrder:
+        return self.copied(AccessOrder(0))
 
     def time(self, block: i64) -> float:
         """Return when a block was last accessed. O(1)."""

@@ -12,6 +12,7 @@ from mypy_extensions import i32, i64, u8
 
 from blockwright.core.keys.packed import zeros32
 from blockwright.core.pool.order import Page
+from blockwright.core.tables.window import WindowRule
 
 ORDINARY: Final = 0
 """Not passing, as far as is known."""
@@ -55,6 +56,10 @@ class Classes:
         self._prompt: i64 = -1
         self._resend: i64 = -1
         self._output: i64 = -1
+        # Up to an entry, those are wanted that never die (`WindowRule.stays`), of blocks of so many tokens.
+        self._rule: WindowRule | None = None
+        self._stay_to: i64 = 0
+        self._size: i64 = 1
 
     def copy(self) -> Classes:
         """Return an independent copy. O(count)."""
@@ -67,7 +72,7 @@ class Classes:
     def begin(self, is_plain: bool = False) -> None:
         """Start with a table of which no entry is wanted, or, if it is plain, all are and nothing ended. O(1)."""
         self._num_ranges = _PLAIN if is_plain else 0
-        self._period = 0
+        self._period = self._stay_to = 0
         self._prompt = self._resend = self._output = -1
 
     def want(self, start: i64, stop: i64) -> None:
@@ -77,6 +82,12 @@ class Classes:
             self._ranges[at] = i32(start)
             self._ranges[at + 1] = i32(stop)
             self._num_ranges += 1
+
+    def want_staying(self, rule: WindowRule, block_size: i64, stop: i64) -> None:
+        """Want the entries up to `stop` that never die, of a table of blocks of a size. O(1); takes no memory."""
+        self._rule = rule
+        self._size = block_size
+        self._stay_to = max(self._stay_to, stop)
 
     def want_each(self, period: i64, num_last: i64, first: i64, stop: i64) -> None:
         """Want the last entries of each `period` from `first` to `stop`, and those before if they are enough. O(1)."""
@@ -107,6 +118,8 @@ class Classes:
             if i64(self._ranges[at]) <= entry and entry < i64(self._ranges[at + 1]):
                 return False
             at += 2
+        if entry < self._stay_to and self._rule is not None and self._rule.stays(entry, self._size):
+            return False
         if self._period == 0 or entry >= self._counted_to:
             return True
         at = entry - self._counted_from
@@ -116,7 +129,7 @@ class Classes:
         """Return the first entry from `start` on from which all up to `stop` are surely of one class. O(1)."""
         if self._num_ranges == _PLAIN or start == stop:
             return start
-        if self._num_ranges == _NOTED or self._period > 0:
+        if self._num_ranges == _NOTED or self._period > 0 or self._stay_to > 0:
             return stop - 1
         at: i64 = 0
         while at < 2 * self._num_ranges:

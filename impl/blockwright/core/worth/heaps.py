@@ -10,6 +10,7 @@ from typing import final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
+from blockwright._copies import copy_fields
 from blockwright.core.keys.packed import zeros32, zeros64
 
 
@@ -29,12 +30,8 @@ class BlockHeaps:
         self._back: vec[i32] = zeros32(count)  # the sibling before a block, or of the first child its parent
 
     def copy(self) -> BlockHeaps:
-        """Return an independent copy. O(count)."""
         twin = BlockHeaps(0)
-        twin.keys = self.keys[:]
-        twin._child = self._child[:]
-        twin._sibling = self._sibling[:]
-        twin._back = self._back[:]
+        copy_fields(self, twin)
         return twin
 
     def meld(self, one: i64, other: i64) -> i64:

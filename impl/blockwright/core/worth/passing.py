@@ -59,19 +59,7 @@ class PassingOrder(CandidateOrder):
         self._older: vec[i32] = zeros32(count if spares > 0 or whole > 0 else 1)
 
     def copy(self) -> CandidateOrder:
-        """Return an independent copy. O(count)."""
-        twin = PassingOrder(self._count, self.classes.copy(), 0, 0)
-        twin.spares = self.spares
-        twin.whole = self.whole
-        twin.slow = self.slow
-        twin.parts = self.parts
-        twin.share = self.share
-        twin.last = self.last
-        twin.last_bare = self.last_bare
-        twin.num_spared = self.num_spared
-        twin._newer = self._newer[:]
-        twin._older = self._older[:]
-        return twin
+        return self.copied(PassingOrder(1, self.classes, 0))
 
     # ------------------------------------------------------------------ what is learned
 

@@ -109,34 +109,7 @@ class RetentionOrder(RankedOrder):
         self._goes_on = True
 
     def copy(self) -> CandidateOrder:
-        """Return an independent copy. O(count)."""
-        classes = None if self.classes is None else self.classes.copy()
-        twin = RetentionOrder(1, {}, self._guard, self.keeps_doubles, classes)
-        twin.size = self.size
-        twin._count = self._count
-        twin.now = self.now
-        twin.hears = self.hears
-        twin.serving = self.serving
-        twin._tenants = self._tenants
-        twin._floors = self._floors
-        twin._counts = self._counts[:]
-        twin._roots = self._roots[:]
-        twin._leaves = self._leaves
-        twin._best = self._best[:]
-        twin._heaps = self._heaps.copy()
-        twin._owner = self._owner[:]
-        twin._where = self._where[:]
-        twin._priority = self._priority[:]
-        twin._until = self._until[:]
-        twin._goes = self._goes[:]
-        twin._next_key = self._next_key[:]
-        twin._num_next = self._num_next[:]
-        twin._after = self._after[:]
-        twin._before = self._before[:]
-        twin._guarded = self._guarded.copy()
-        twin._age = self._age
-        twin._ends = self._ends.copy()
-        return twin
+        return self.copied(RetentionOrder(1, {}, 0, False, None))
 
     def tenant(self, salt: str | None) -> i64:
         return 0 if salt is None else self._tenants.get(salt, 0)

@@ -244,6 +244,8 @@ class Wanted:
             end = group.num_adopted(length)
             if group.sinks > 0:
                 self.classes.want(0, min(group.sinks, end))
+            if group.has_spots:
+                self.classes.want_staying(group.rule, group._block_size, end)
             self.classes.want(group.first_kept(length), end + 1 if group._has_margin else end)
 
     def _want_each(self, group: GroupTables, every: i64, most: i64) -> None:
@@ -298,6 +300,8 @@ class Wanted:
         while at < i64(len(self._groups)):
             if changes.dead[at] < changes.dead_ends[at]:
                 group = self._groups[at]
+                if group.has_spots:
+                    return SOME
                 needed = NONE
                 size = group._block_size
                 start = i64(changes.dead[at]) * size

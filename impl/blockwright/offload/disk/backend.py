@@ -73,7 +73,7 @@ class DiskBackend(SlotBackend):
 
 
 def _ready(place: int) -> PlacedBlockStatus:
-    """Return the status of a block that may be read and has no reader."""
+    """Return the status of a ready block without readers."""
     status = PlacedBlockStatus(place)
     status.ref_cnt = 0
     return status

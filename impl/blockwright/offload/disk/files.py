@@ -18,12 +18,12 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Final, cast
+from typing import BinaryIO, ClassVar, Final, Self, cast
 
 from blockwright.errors import StoreDirectoryError, StoreUnavailableError
 
+# Pieces of memory in one call (IOV_MAX).
 _PARTS_MAX: Final = 1024
-"""Pieces of memory in one call (IOV_MAX)."""
 
 LOCK: Final = "lock"
 UNPUBLISHED: Final = ".new"
@@ -33,8 +33,8 @@ REMEDY: Final = "name another directory, or delete this one to start with an emp
 
 _OTHERS: Final = 0o077
 _OTHERS_WRITE: Final = 0o022
+# How a system says that a name is a link, a directory, or something else that cannot be opened as a file.
 _NO_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO)
-"""How a system says that a name is a link, a directory, or something else that cannot be opened as a file."""
 
 _log = logging.getLogger(__name__)
 
@@ -107,6 +107,12 @@ class BlockFile:
         self._fd = -1
         self._file.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def resize(self, size: int) -> None:
         os.ftruncate(self._fd, size)
 
@@ -173,7 +179,7 @@ class Folder:
             return 0
 
     def read(self, name: str, most: int) -> bytes | None:
-        """Return the content of a file, or its first bytes if there are more; None if there is none.
+        """Return at most the first `most` bytes of a file; None if there is no such file.
 
         Raises:
             StoreDirectoryError: the file with this name is not the store's.
@@ -195,11 +201,7 @@ class Folder:
         return self.file_class(self, name, size)
 
     def file(self, name: str, flags: int, mode: str) -> BinaryIO:
-        """Open a file, and let its owner alone read and write it.
-
-        Raises:
-            StoreDirectoryError: it is a link, no file, or another user's.
-        """
+        """Open a file that its owner alone may use; a link, or another user's file, is a `StoreDirectoryError`."""
         fd = self._opened(name, flags)
         try:
             if stat.S_IMODE(os.fstat(fd).st_mode) != 0o600:
@@ -219,7 +221,10 @@ class Folder:
         An older file of this name is replaced, not changed.
         """
         with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self._fd)
+            try:
+                os.unlink(name, dir_fd=self._fd)
+            except IsADirectoryError:
+                os.rmdir(name, dir_fd=self._fd)  # somebody's mistake, if there is nothing in it
         with self.file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, "wb") as file:
             left = memoryview(content)
             while left:
@@ -266,11 +271,7 @@ class Folder:
         return fd
 
     def _check_owned(self, path: Path, found: os.stat_result) -> None:
-        """Refuse a file that another user owns, or may have written.
-
-        Raises:
-            StoreDirectoryError: so it is.
-        """
+        """Raise a `StoreDirectoryError` for a file that another user owns, or may have written."""
         if found.st_uid != os.geteuid():
             raise StoreDirectoryError(
                 f"{path}: belongs to user {found.st_uid}, not to {os.geteuid()}, who runs this; "
@@ -288,11 +289,7 @@ class Lock:
     """A lock on a file that ends with the process, at the latest. A process that is forked off holds it as well."""
 
     def __init__(self, folder: Folder) -> None:
-        """Take the lock.
-
-        Raises:
-            StoreDirectoryError: another process has it.
-        """
+        """Take the lock; raise a `StoreDirectoryError` if another process has it."""
         self._file = folder.file(LOCK, os.O_RDWR | os.O_CREAT, "r+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -304,6 +301,12 @@ class Lock:
 
     def close(self) -> None:
         self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _sync(fd: int) -> None:
@@ -324,7 +327,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def _after(parts: Sequence[memoryview], done: int) -> list[memoryview]:
-    """Return the rest of the parts after `count` bytes."""
+    """Return the parts without their first `done` bytes."""
     for index, part in enumerate(parts):
         if done < part.nbytes:
             return [part[done:], *parts[index + 1 :]]

@@ -20,11 +20,12 @@ FORMAT: Final = "blockwright blocks"
 VERSION: Final = 1
 HEADER: Final = "header.json"
 
+NUM_BYTES_MAX: Final = 1 << 62
 NUM_BLOCKS_MAX: Final = 1 << 40
 """No directory has so many slots; a header that says so is damaged."""
 
+# Bytes that a header may have beyond our own; one that is longer is damaged.
 _HEADER_MORE: Final = 1 << 16
-"""Bytes that a header may have beyond our own; one that is longer is damaged."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,24 @@ def opened(folder: Folder, wanted: Header) -> tuple[Header, Lock]:
         raise
 
 
+def described(folder: Folder) -> Header:
+    """Return the header of a directory, of whatever cache it is.
+
+    Raises:
+        StoreDirectoryError: there is none, or not one that could be read here.
+        OSError: it cannot be read.
+    """
+    content = folder.read(HEADER, _HEADER_MORE)
+    if content is None:
+        raise StoreDirectoryError(f"{folder.path}: has no {HEADER}, so that it is no store's; name one that is")
+    found = _decoded(content, folder)
+    _check_form(folder, found)
+    sizes = {"block_bytes": range(1, NUM_BYTES_MAX), "num_blocks": range(NUM_BLOCKS_MAX)}
+    if not all(isinstance(found.get(name), int) and found[name] in sizes[name] for name in sizes):
+        raise StoreDirectoryError(f"{folder.path}: {HEADER} is damaged; {REMEDY}")
+    return Header(found["block_bytes"], found["num_blocks"], found["checksum"], "", {})
+
+
 def _header(folder: Folder, wanted: Header) -> Header | None:
     """Return the header that is there, with the checksum it names; None if there may be one."""
     content = folder.read(HEADER, len(wanted.encode()) + _HEADER_MORE)
@@ -88,6 +107,14 @@ def _header(folder: Folder, wanted: Header) -> Header | None:
             )
         return None
     found = _decoded(content, folder)
+    _check_form(folder, found)
+    differences = _differences(found, wanted)
+    if differences:
+        raise StoreDirectoryError(f"{folder.path}: is of another cache: {'; '.join(differences)}; {REMEDY}")
+    return replace(wanted, checksum=found["checksum"], num_blocks=found["num_blocks"])
+
+
+def _check_form(folder: Folder, found: dict[str, Any]) -> None:
     if found["version"] != VERSION:
         raise StoreDirectoryError(
             f"{folder.path}: has version {found['version']!r} of the format, and this program {VERSION}; {REMEDY}"
@@ -97,10 +124,6 @@ def _header(folder: Folder, wanted: Header) -> Header | None:
             f"{folder.path}: has checksums {found['checksum']!r}, which cannot be computed here; "
             f"install xxhash, or {REMEDY}"
         )
-    differences = _differences(found, wanted)
-    if differences:
-        raise StoreDirectoryError(f"{folder.path}: is of another cache: {'; '.join(differences)}; {REMEDY}")
-    return replace(wanted, checksum=found["checksum"], num_blocks=found["num_blocks"])
 
 
 def _decoded(content: bytes, folder: Folder) -> dict[str, Any]:

@@ -16,14 +16,14 @@ class DiskCounts:
     """Counts since a store was opened.
 
     Attributes:
-        hits: reads that gave the block.
+        hits: reads that returned the block.
         misses: reads of a place that holds no block, another one, or one of another size.
-        corrupt: reads with other bytes than were written; the block is gone since.
+        corrupt: reads of bytes that differ from those written; such a block is dropped.
         writes: blocks written and acknowledged.
         failures: blocks that could not be written.
         recovered: blocks found on opening.
         damaged_records: torn or damaged records ignored on opening.
-        damaged_hints: entries of the order of use passed over on opening, since they could not be true.
+        damaged_hints: impossible entries of the order of use, ignored on opening.
     """
 
     hits: int = 0
@@ -85,7 +85,7 @@ class SlotTable:
         self._records[slot] = None
 
     def shorten(self, num_slots: int) -> None:
-        """Forget the slots after the first `count`, and count the blocks that are left."""
+        """Drop the slots from `num_slots` on, and count the blocks that are left as recovered."""
         del self._records[num_slots:], self._used[num_slots:]
         self.counts.recovered = len(self.blocks())
 

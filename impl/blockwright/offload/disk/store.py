@@ -36,7 +36,7 @@ from blockwright.arguments import integer
 from blockwright.errors import InvalidArgumentError, StoreDirectoryError
 from blockwright.offload.checksum import checksum
 from blockwright.offload.disk.files import BlockFile, Folder, Lock
-from blockwright.offload.disk.folder import HEADER, Header, opened
+from blockwright.offload.disk.folder import HEADER, NUM_BYTES_MAX, Header, opened
 from blockwright.offload.disk.index import (
     EMPTY,
     KEY_SIZE_MAX,
@@ -97,13 +97,13 @@ class DiskStore(ByteStore):
             StoreDirectoryError: the directory is not this store's or not this user's alone, is in use, or cannot be
                 read and written; the message names the remedy. Foreign files are left as they were.
         """
-        block_bytes = integer("block_bytes", block_bytes, 1, 1 << 62)
+        block_bytes = integer("block_bytes", block_bytes, 1, NUM_BYTES_MAX)
         num_blocks = integer("num_blocks", num_blocks)
         if not isinstance(path, str | os.PathLike) or os.fspath(path) in ("", b"") or "\0" in str(path):
             raise InvalidArgumentError(f"path: must name a directory, not be {path!r}")
         self.block_bytes = block_bytes
         self.num_blocks = num_blocks
-        self._stride = -(-block_bytes // _ALIGNMENT) * _ALIGNMENT
+        self._stride = stride_of(block_bytes)
         self._slots = SlotTable(num_blocks)
         self._process = os.getpid()
         self._is_closed = False
@@ -145,6 +145,7 @@ class DiskStore(ByteStore):
 
         Until the header is written the directory has its old size, and a copied block is there twice. law: DISK-7.
         """
+        # The list is in order of use, so that its end is what was used last.
         kept = self.blocks()[max(0, len(self.blocks()) - self.num_blocks) :]
         there = {slot for _, slot in kept}
         free = [slot for slot in range(self.num_blocks) if slot not in there]
@@ -216,7 +217,7 @@ class DiskStore(ByteStore):
             raise outcome
 
     def put_many(self, items: Sequence[Item]) -> list[bool]:
-        """Write many blocks durably, for two syncs together; return which were written.
+        """Write many blocks durably, with two syncs for all of them; return which were written.
 
         Raises:
             InvalidArgumentError: place, length or key of one do not fit, or two name one place; nothing was written.
@@ -336,6 +337,11 @@ class DiskStore(ByteStore):
             raise InvalidArgumentError(f"key: must have from 1 to {KEY_SIZE_MAX} bytes, not {len(key)}")
         if _length(parts) > self.block_bytes:
             raise InvalidArgumentError(f"parts: must have at most {self.block_bytes} bytes, not {_length(parts)}")
+
+
+def stride_of(block_bytes: int) -> int:
+    """Return the bytes from the start of a slot to that of the next."""
+    return -(-block_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def _durable(file: BlockFile, outcomes: list[Record | OSError]) -> list[Record | OSError]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from blockwright.device.layout import Caches, blocks_of, check_alike, check_apart, check_writable
+from blockwright.device.layout import Caches
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.host.copies import CopyHandler
+from blockwright.offload.host.moves import Sides
 from blockwright.offload.host.pool import HostPool
 from blockwright.offload.host.streams import StreamHandler
 from blockwright.offload.metrics import Pair, TransferStats
@@ -49,28 +50,20 @@ class HostHandler(OffloadingHandler):
         Raises:
             InvalidArgumentError: an argument is not as described, or the pool does not fit the caches.
         """
-        device = blocks_of("device_caches", device_caches, block_dim)
-        host = blocks_of("pool.caches", pool.caches, block_dim)
-        check_alike(device, host)
-        check_writable(device)
-        check_apart(device, host)
-        self._num_device_blocks = min([int(blocks.view.shape[0]) for blocks in device])
-        self._num_host_blocks = pool.num_blocks
-        kind = device[0].view.device.type
+        sides = Sides(device_caches, pool, block_dim)
+        self._places = {"GPU": sides.num_blocks, "CPU": pool.num_blocks}
+        kind = sides.tensors[0].device.type
         self._handler: OffloadingHandler
         if kind == "cuda":
-            self._handler = StreamHandler(device_caches, pool, block_dim=block_dim, max_queued=max_queued)
+            self._handler = StreamHandler(sides, max_queued)
         elif kind == "cpu":
-            self._handler = CopyHandler(
-                device_caches, pool, block_dim=block_dim, threads=threads, max_queued=max_queued, timeout=timeout
-            )
+            self._handler = CopyHandler(sides, threads, max_queued, timeout)
         else:
             raise InvalidArgumentError(f"device_caches are on {kind!r}; pass tensors of a CPU or of a GPU")
 
     def places_of(self, medium: str) -> int | None:
         """Return the blocks of the device's tensors, or of the pool."""
-        counts = {"GPU": self._num_device_blocks, "CPU": self._num_host_blocks}
-        return counts.get(medium)
+        return self._places.get(medium)
 
     def transfer_async(self, job_id: int, spec: TransferSpec) -> bool:
         """Check a transfer and begin it. O(its blocks).

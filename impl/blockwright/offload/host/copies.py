@@ -16,15 +16,12 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import torch
 
-from blockwright.device import Caches
 from blockwright.offload.host.moves import Sides
-from blockwright.offload.host.pool import HostPool
 from blockwright.offload.jobs import Part, ThreadedHandler
 from blockwright.offload.worker import TransferSpec
 
@@ -39,13 +36,13 @@ copy_bytes = ctypes.memmove
 
 
 class Stretch(NamedTuple):
-    """Bytes that lie together in a block of one tensor, on both sides.
+    """A run of bytes of one tensor's block that is contiguous on the device and on the host.
 
     Attributes:
-        address: in block 0 of the device's tensor.
+        address: of its first byte in block 0 of the device's tensor.
         step: bytes from one block of that tensor to the next.
-        offset: in the host's copy of the block.
-        size: bytes.
+        offset: bytes from the beginning of the host's copy of the block.
+        size: in bytes.
     """
 
     address: int
@@ -57,19 +54,10 @@ class Stretch(NamedTuple):
 class CopyHandler(ThreadedHandler):
     """Moves blocks between the tensors of a CPU and a pool that fits them."""
 
-    def __init__(
-        self,
-        device_caches: Caches,
-        pool: HostPool,
-        *,
-        block_dim: int | Sequence[int],
-        threads: int | None,
-        max_queued: int,
-        timeout: float | None,
-    ) -> None:
+    def __init__(self, sides: Sides, threads: int | None, max_queued: int, timeout: float | None) -> None:
         """Choose the way of copying, and start the threads; see `HostHandler` for the arguments."""
-        self._sides = Sides(device_caches, pool, block_dim)  # keeps the tensors, whose memory is known by its addresses
-        places = zip(self._sides.tensors, pool.offsets, strict=True)
+        self._sides = sides  # keeps the tensors, whose memory is known by its addresses
+        places = zip(sides.tensors, sides.pool.offsets, strict=True)
         found = [stretch for tensor, at in places for stretch in stretches(tensor, at)]
         self._stretches = found if min((stretch.size for stretch in found), default=0) >= STRETCH_BYTES else []
         # By index torch brings its own threads; a second one of ours would only compete with them.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from blockwright.device import Caches, Transfer, swap_blocks
-from blockwright.device.layout import blocks_of
+from blockwright.device.layout import blocks_of, check_alike, check_apart, check_writable
 from blockwright.errors import BlockError, InvalidArgumentError
 from blockwright.offload.host.pool import HostPool
 from blockwright.offload.tiers.interfaces import CPULoadStoreSpec, GPULoadStoreSpec
@@ -37,8 +37,19 @@ class Sides:
     """
 
     def __init__(self, device_caches: Caches, pool: HostPool, block_dim: int | Sequence[int]) -> None:
-        """Take both sides; see `HostHandler` for the arguments."""
-        self.tensors = [blocks.view for blocks in blocks_of("device_caches", device_caches, block_dim)]
+        """Take both sides; see `HostHandler` for the arguments.
+
+        Raises:
+            InvalidArgumentError: the pool does not fit the caches, or shares memory with them.
+        """
+        device, host = (
+            blocks_of("device_caches", device_caches, block_dim),
+            blocks_of("pool.caches", pool.caches, block_dim),
+        )
+        check_alike(device, host)
+        check_writable(device)
+        check_apart(device, host)
+        self.tensors = [blocks.view for blocks in device]
         self.pool = pool
         self.num_blocks = min(int(tensor.shape[0]) for tensor in self.tensors)
         self._caches, self._block_dim = device_caches, block_dim

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import torch
 
-from blockwright.device import Caches, Transfer
+from blockwright.device import Transfer
 from blockwright.offload.host.moves import Moves, Sides
-from blockwright.offload.host.pool import HostPool
 from blockwright.offload.metrics import Counters, Outcome, Pair, TransferStats
 from blockwright.offload.worker import OffloadingHandler, TransferResult, TransferSpec
 
@@ -30,17 +29,9 @@ class StreamHandler(OffloadingHandler):
     transfer is neither cancelled nor out of time: it ends when its last copy has.
     """
 
-    def __init__(
-        self,
-        device_caches: Caches,
-        pool: HostPool,
-        *,
-        block_dim: int | Sequence[int],
-        max_queued: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, sides: Sides, max_queued: int, clock: Callable[[], float] = time.monotonic) -> None:
         """Make the streams; see `HostHandler` for the arguments."""
-        self._sides = Sides(device_caches, pool, block_dim)
+        self._sides = sides
         self._max_queued = max_queued
         self._clock = clock
         # One for each direction: a GPU copies both ways at the same time.

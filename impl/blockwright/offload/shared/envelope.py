@@ -25,7 +25,7 @@ _PREFERRED = next(number for number, name in ALGORITHMS.items() if name == CHECK
 
 
 class Fault(StrEnum):
-    """Why stored bytes are not the block that was asked for."""
+    """Why stored bytes cannot be used as the block."""
 
     TRUNCATED = "truncated"
     FOREIGN = "foreign"

@@ -160,6 +160,7 @@ class FileSystemStore(ValueStore):
     def _put_files(self, values: Sequence[tuple[str, bytes]]) -> list[bool]:
         """Write the first values that the bound has room for; return which were written."""
         ends = [0, *accumulate(len(value) for _, value in values)]
+        # Values of one call beyond the bound are refused: they would push out those just written.
         count = bisect_right(ends, math.inf if self._most_bytes is None else self._most_bytes) - 1
         self._make_room(ends[count])
         return [self._put_file(name, value) for name, value in values[:count]] + [False] * (len(values) - count)
@@ -176,7 +177,7 @@ class FileSystemStore(ValueStore):
             self._unswept = (self._unswept or 0) + num_bytes
 
     def _sweep(self, num_bytes: int) -> int:
-        """Remove leftovers, and the oldest blocks until `room` bytes are free; return the number of files removed."""
+        """Remove leftovers, and the oldest blocks until `num_bytes` more fit; return the number of files removed."""
         found = self._fs.find(self._root, detail=True) if self._fs.isdir(self._root) else {}
         now, gone, total = time.time(), 0, 0
         blocks: list[tuple[float, str, int]] = []
@@ -291,11 +292,7 @@ def _in_time(seconds: float, future: Future[T]) -> T:
 
 
 def _value(read: object) -> Value:
-    """Classify the result of a read.
-
-    Raises:
-        Exception: as the file system has returned it.
-    """
+    """Classify the result of a read; raise the exceptions that say nothing about the block."""
     if isinstance(read, MISSING):
         return None
     if isinstance(read, IsADirectoryError):

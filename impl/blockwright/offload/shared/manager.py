@@ -1,4 +1,4 @@
-"""The manager of a tier that engines share: what this engine reads and writes there; the store knows the rest."""
+"""The manager of a tier that engines share: it tracks what this engine reads and writes; the store knows its blocks."""
 
 from __future__ import annotations
 

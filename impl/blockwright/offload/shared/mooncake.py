@@ -182,7 +182,7 @@ class MooncakeStore(SharedStore):
             self._memory.add(place)
 
     def pin(self, keys: Sequence[bytes]) -> None:
-        """Write these blocks, when they are written next, so that they are not evicted, as far as this is allowed."""
+        """Let the next write of these blocks keep them from eviction, as far as this is allowed."""
         if self._most_pinned:
             self._hinted.update(dict.fromkeys(self._name(key) for key in keys))
             while len(self._hinted) > _MOST_HINTED:
@@ -253,7 +253,7 @@ class MooncakeStore(SharedStore):
 
     @contextmanager
     def _laid_out(self, items: Sequence[Item]) -> Iterator[_Batch]:
-        """Lend memory for the headers and the copies of a batch, registered and kept for the next one."""
+        """Lend registered memory for the headers and copies of a batch; it is kept for the next batch."""
         batch = _Batch(items, [self._envelope.size(key, 0) for key, _, _ in items])
         try:
             memory = self._spare.pop()
@@ -319,11 +319,7 @@ class MooncakeStore(SharedStore):
 
 
 def _some(verdicts: list[str], codes: Sequence[int]) -> list[str]:
-    """Return the verdicts, unless the store has moved, or answered, nothing at all.
-
-    Raises:
-        MooncakeError: it has not.
-    """
+    """Return the verdicts; raise a `MooncakeError` if the store has moved, or answered, nothing at all."""
     if all(verdict == "unavailable" for verdict in verdicts):
         raise MooncakeError(codes[0])
     return verdicts
@@ -338,11 +334,7 @@ def _size(replicas: Iterable[Any]) -> int | None:
 
 
 def _library() -> Any:
-    """Set the bounds and import the library.
-
-    Raises:
-        UnsupportedError: it cannot be imported, or its bounds cannot be set any more.
-    """
+    """Set the bounds and import the library; raise an `UnsupportedError` where either cannot be done."""
     late = [name for name in BOUNDS if name not in os.environ] if "mooncake.store" in sys.modules else []
     if late:
         raise UnsupportedError(

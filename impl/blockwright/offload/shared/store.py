@@ -168,7 +168,7 @@ class SharedStore(ByteStore):
         return not names or self._attempt(partial(self._delete, names), 0) is not None
 
     def pin(self, keys: Sequence[bytes]) -> None:
-        """Write these blocks, when they are written next, so that the store keeps them; one that cannot ignores it."""
+        """Let the next write of these blocks keep them from eviction; a store that cannot do that ignores the call."""
         return
 
     # What a kind of store has to do. Each may raise anything, which is a failure of the store.
@@ -191,7 +191,7 @@ class SharedStore(ByteStore):
 
     @abstractmethod
     def _present(self, names: Sequence[str]) -> list[bool]:
-        """Return which names there are."""
+        """Return for each name whether something lies under it."""
 
     def _run(self, names: Sequence[str]) -> int:
         return (*self._present(names), False).index(False)
@@ -291,7 +291,7 @@ class ValueStore(SharedStore):
         return verdicts
 
     def _verdict(self, item: Item, value: Value) -> str:
-        """Check a value and copy it to where it is wanted; name the count."""
+        """Verify a value and copy its data to the item's memory; return the name of the count to raise."""
         if value is None:
             return "absent"
         if isinstance(value, Unreadable):

@@ -27,7 +27,7 @@ _OURS = {"socket_read_size": READ_SIZE, "protocol": 2, "decode_responses": False
 
 
 class Deadline(threading.local):
-    """Until when the operation of this thread may take.
+    """The time by which the operation of this thread must end.
 
     Attributes:
         until: by `time.monotonic`.
@@ -89,11 +89,7 @@ class BoundedSocket:
 
 
 def library() -> Any:
-    """Import the client library: `valkey`, else `redis`, which is called alike.
-
-    Raises:
-        UnsupportedError: neither is installed.
-    """
+    """Import `valkey`, else `redis`, which is called alike; raise an `UnsupportedError` if neither is installed."""
     for name in ("valkey", "redis"):
         try:
             return importlib.import_module(name)
@@ -145,7 +141,7 @@ def address_of(settings: dict[str, Any]) -> str:
 
 
 def client_of(lib: Any, settings: dict[str, Any], deadline: Deadline, timeout: float, connect_timeout: float) -> Any:
-    """Return a client with a separate pool that retries nothing."""
+    """Return a client with its own pool of connections, which keep to the deadline and are not retried."""
     settings = dict(settings)
     bounded = _bounded(settings.pop("connection_class", lib.Connection), deadline)
     no_retry = importlib.import_module(f"{lib.__name__}.retry").Retry(

@@ -144,6 +144,7 @@ class ARCOffloadingManager(TierManager):
                 self._often[key] = None
             else:
                 self._once[key] = None
+        # The paper's bounds: |T1| + |B1| <= c, and all four lists within 2c.
         capacity = int(self._capacity)
         while self._gone_once and len(self._gone_once) > capacity - len(self._once):
             self._gone_once.popitem(last=False)

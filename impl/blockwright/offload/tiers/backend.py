@@ -71,6 +71,7 @@ class SlotBackend(Backend):
         fresh: i64 = len(used)
         at: i64 = 0
         limit = i64(self.num_blocks)
+        # Fresh places first and freed ones after them, as the named system gives them out.
         while at < count and fresh < limit:
             places[at] = i32(fresh)
             used = append(used, 1)

@@ -29,19 +29,8 @@ from blockwright.errors import (
     NoFreeBlocksError,
     UnknownBlockHashError,
 )
-from blockwright.offload.tiers.asking import (
-    checked_device_ids,
-    checked_reserve,
-    checked_tiers,
-    distinct_keys,
-)
 from blockwright.offload.tiers.chaincheck import check_chain
-from blockwright.offload.tiers.interfaces import (
-    GPULoadStoreSpec,
-    LoadStoreSpec,
-    OffloadingEvent,
-    OffloadingManager,
-)
+from blockwright.offload.tiers.interfaces import GPULoadStoreSpec, LoadStoreSpec, OffloadingEvent, OffloadingManager
 from blockwright.offload.tiers.keys import keys_of, shown
 from blockwright.offload.tiers.retained import checked_hints
 from blockwright.offload.tiers.transfers import (
@@ -57,6 +46,7 @@ from blockwright.offload.tiers.transfers import (
     Transfer,
 )
 from blockwright.offload.tiers.wholeness import Wholeness
+from blockwright.worker.rows import listed
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -105,7 +95,12 @@ class OffloadChain:
             InvalidArgumentError: an argument is not as described.
             UnsupportedError: the first tier has no places, as a shared store has none.
         """
-        chained = checked_tiers(tiers)
+        chained = list(tiers)
+        if len({id(tier) for tier in chained}) < len(chained):
+            raise InvalidArgumentError("tiers: one manager is given twice")
+        if len(chained) == 0:
+            raise InvalidArgumentError("tiers: a chain has at least one tier")
+        chained[0].places_of([])  # refused by a tier without places: the device's blocks could not come to it
         if write not in ("back", "through"):
             raise InvalidArgumentError(f"write: must be 'back' or 'through', not {write!r}")
         if on_load not in ("keep", "free"):
@@ -113,7 +108,7 @@ class OffloadChain:
         self.tiers: list[OffloadingManager] = chained
         self.num_dropped: int = 0
         self.num_not_erased: int = 0
-        self._reserve: list[int] = checked_reserve(reserve, len(chained))
+        self._reserve: list[int] = _reserves(reserve, len(chained))
         self._through: bool = write == "through"
         self._frees: bool = on_load == "free"
         self._refused: int = -1  # the tier that had no room for the last block
@@ -182,10 +177,7 @@ class OffloadChain:
             tier.advance_time(now)
 
     def store(
-        self,
-        block_hashes: Iterable[bytes],
-        device_ids: Iterable[int],
-        hints: Iterable[BlockHint | None] | None = None,
+        self, block_hashes: Iterable[bytes], device_ids: Iterable[int], hints: Iterable[BlockHint | None] | None = None
     ) -> StoreStart | None:
         """Begin to copy blocks of the device to tier 0, those that are not there; None, and no effect, if it is full.
 
@@ -203,8 +195,7 @@ class OffloadChain:
             BlockError: a load under way writes one of the device's blocks.
         """
         self._whole.require()
-        keys = distinct_keys(block_hashes)
-        blocks = checked_device_ids(device_ids, len(keys), self.device_blocks_per_block)
+        keys, blocks = self._named(block_hashes, device_ids)
         said = None if hints is None else checked_hints(keys, hints)
         self._jobs.check_unwritten(blocks)
         if self._most is not None and len(self._jobs.under_way) >= self._most:
@@ -243,8 +234,7 @@ class OffloadChain:
                 a block for which the tier below has room.
         """
         self._whole.require()
-        keys = distinct_keys(block_hashes)
-        blocks = checked_device_ids(device_ids, len(keys), self.device_blocks_per_block)
+        keys, blocks = self._named(block_hashes, device_ids)
         self._jobs.check_unwritten(blocks)
         # Two keys into one block: whichever came last would stay.
         if len(set(blocks)) < len(blocks):
@@ -273,7 +263,7 @@ class OffloadChain:
             InvalidArgumentError: a hash is given twice, or the number of hints is wrong.
         """
         self._whole.require()
-        keys = distinct_keys(block_hashes)
+        keys = _distinct(block_hashes)
         return self._can_take(keys, None if hints is None else checked_hints(keys, hints))
 
     def make_room(self, count: int) -> None:
@@ -290,7 +280,7 @@ class OffloadChain:
                 self._make_room_in(0, wanted)
 
     def _keep(self, block_hashes: list[bytes]) -> None:
-        """Keep only these blocks, which are about to be loaded, from being evicted; none ends it. O(blocks).
+        """Protect these blocks alone from eviction, as they are about to be loaded; an empty list ends it. O(blocks).
 
         Each is held in the lowest tier that could give it up, so that the tiers above keep their room. Call it again
         once transfers have landed: the blocks may have moved.
@@ -327,7 +317,7 @@ class OffloadChain:
     # ------------------------------------------------------------------ what the worker is told, and tells
 
     def take_transfers(self) -> list[Transfer]:
-        """Return the transfers that may start now, each once, in the order in which they must start."""
+        """Return the transfers that may start now and were not returned before, in the order to start them in."""
         transfers: list[Transfer] = []
         jobs = self._jobs
         with self._whole:
@@ -403,6 +393,23 @@ class OffloadChain:
         check_chain(self.tiers, self._jobs, self._held)
 
     # ------------------------------------------------------------------ within
+
+    def _named(self, block_hashes: object, device_ids: Iterable[int]) -> tuple[list[bytes], list[int]]:
+        """Return the blocks that a store or load names, and those of the device.
+
+        Raises:
+            InvalidArgumentError: a hash is given twice, or the number of the device's blocks is wrong.
+            BlockError: one of these is negative.
+        """
+        keys = _distinct(block_hashes)
+        blocks = list(device_ids)
+        span = len(keys) * self.device_blocks_per_block
+        if len(blocks) != span:
+            raise InvalidArgumentError(f"device_ids: {len(blocks)} given, {len(keys)} blocks span {span}")
+        for each in blocks:
+            if each < 0:
+                raise BlockError(f"device_ids: there is no block {each}")
+        return keys, blocks
 
     def _can_take(self, keys: list[bytes], said: list[BlockHint] | None) -> bool:
         """Return whether tier 0 has room for those of these blocks that it does not have. law: CHAIN-14."""
@@ -565,7 +572,7 @@ class OffloadChain:
     # ------------------------------------------------------------------ what is forgotten
 
     def _forget(self, keys: list[bytes]) -> None:
-        """Let no lookup find blocks; those that are being written go when that has ended. law: FORGET-3, FORGET-4."""
+        """Remove blocks from all tiers, those being written once they have landed. law: FORGET-3, FORGET-4."""
         for at, tier in enumerate(self.tiers):
             self.num_not_erased += tier.erase(keys)
             states = [tier.status_of(key) for key in keys]
@@ -644,7 +651,7 @@ class OffloadChain:
     # ------------------------------------------------------------------ what can be read, and where
 
     def _sources(self, keys: list[bytes]) -> list[int]:
-        """Return from which tier each of the first blocks, in a row, can be read; 0 also if it is on its way there.
+        """Return the tier from which each of the first blocks, in a row, can be read; 0 for one on its way there, too.
 
         A lower tier is asked about many blocks at once, since it may be far away.
         """
@@ -775,3 +782,28 @@ class OffloadChain:
         self.tiers[0].complete_load(load.held())
         self._left(0, load.hashes)
         self._finished.append(load.ended(False))
+
+
+def _reserves(reserve: object, num_tiers: int) -> list[int]:
+    """Return how many places each tier but the last keeps free; numbers for all may end with the last one's 0.
+
+    Raises:
+        InvalidArgumentError: not a number or numbers of at least 0, too many or too few, or one for the last tier.
+    """
+    if isinstance(reserve, int):
+        return [integer("reserve", reserve)] * (num_tiers - 1)
+    numbers = [integer("reserve", each) for each in listed("reserve", reserve, "an int or a sequence of int")]
+    if len(numbers) == num_tiers and numbers[-1] == 0:
+        return numbers[:-1]
+    if len(numbers) != num_tiers - 1:
+        raise InvalidArgumentError(f"reserve: {len(numbers)} numbers for {num_tiers} tiers, of which the last has none")
+    return numbers
+
+
+def _distinct(block_hashes: object) -> list[bytes]:
+    """Return hashes in a new list; raise an `InvalidArgumentError` if one is not bytes, is empty, or is given twice."""
+    keys = keys_of(block_hashes).copy()
+    if len(set(keys)) < len(keys):
+        twice = [key for key in keys if keys.count(key) > 1]
+        raise InvalidArgumentError(f"block_hashes: block {shown(twice[0])} is given twice")
+    return keys

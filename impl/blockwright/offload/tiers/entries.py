@@ -79,11 +79,7 @@ class Entries:
             self.statuses.extend([None] * (self.index.size - i64(len(self.statuses))))
 
     def slots_of(self, keys: list[bytes]) -> vec[i32]:
-        """Return the slots of blocks. O(blocks).
-
-        Raises:
-            UnknownBlockHashError: one of them is not present.
-        """
+        """Return the slots of blocks; raise an `UnknownBlockHashError` if one of them is not present. O(blocks)."""
         slots = self.index.find_all(keys)
         at: i64 = 0
         for slot in slots:

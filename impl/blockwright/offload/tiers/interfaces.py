@@ -219,7 +219,7 @@ class OffloadingManager:
         return 0
 
     def status_of(self, block_hash: bytes) -> int | None:
-        """Return -1 for a block being written, its readers if it is ready, -2 if it is doomed, None if not present."""
+        """Return the number of readers of a ready block, -1 while it is written, -2 if it is doomed, None if absent."""
         return 0 if self.lookup([block_hash]) == 1 else None
 
     def places_of(self, block_hashes: Iterable[bytes]) -> LoadStoreSpec:
@@ -231,7 +231,7 @@ class OffloadingManager:
         return []
 
     def remove(self, block_hashes: Iterable[bytes]) -> None:
-        """Let go of blocks that are ready and have no reader."""
+        """Evict these blocks; they must be ready, without a reader."""
         raise UnsupportedError(f"remove: {type(self).__name__} lets nothing go on demand")
 
     def erase(self, block_hashes: Iterable[bytes]) -> int:

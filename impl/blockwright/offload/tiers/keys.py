@@ -104,7 +104,9 @@ class KeyIndex:
 
     def find(self, key: bytes) -> i64:
         """Return the slot of a key, or 0. O(1)."""
-        hashed = spread(key)
+        return self._found(key, spread(key))
+
+    def _found(self, key: bytes, hashed: i64) -> i64:
         slot: i64 = i64(self._buckets[hashed & self._mask])
         while slot != 0:
             if i64(self._hashes[slot]) == hashed:
@@ -161,26 +163,16 @@ class KeyIndex:
     def put(self, key: bytes) -> i64:
         """Return the slot of a key, which gets one if it has none."""
         hashed = spread(key)
-        bucket = hashed & self._mask
-        following = self._following
-        first: i64 = i64(self._buckets[bucket])
-        slot = first
-        hashes = self._hashes
-        while slot != 0:
-            if i64(hashes[slot]) == hashed:
-                own = self.keys[slot]
-                if own is key or own == key:
-                    return slot
-            slot = i64(following[slot])
-        # The chain is searched before it grows, since a key that is there needs no slot.
+        slot = self._found(key, hashed)
+        if slot != 0:
+            return slot
         if self._unused == 0:
             self._grow()
-            bucket = hashed & self._mask
-            following = self._following
-            first = i64(self._buckets[bucket])
+        bucket = hashed & self._mask
+        following = self._following
         slot = self._unused
         self._unused = i64(following[slot])
-        following[slot] = i32(first)
+        following[slot] = self._buckets[bucket]
         self._buckets[bucket] = i32(slot)
         self._hashes[slot] = i32(hashed)
         self.keys[slot] = key

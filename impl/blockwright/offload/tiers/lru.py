@@ -1,4 +1,4 @@
-"""The tier that evicts the block used least recently; where hints were given or tenants have shares, below these.
+"""The tier that evicts the block used least recently, after what hints and the shares of tenants let go first.
 
 Source: section 6 of the named systems (`LRUOffloadingManager`).
 """
@@ -86,6 +86,7 @@ class LRUOffloadingManager(TierManager):
         self._whole.require()
         keys = keys_of(block_hashes)
         said = checked_hints(keys, hints)
+        # Handed over beside the call, whose signature has no hints.
         retention = self._retain({})
         try:
             retention.coming = dict(zip(keys, said))

@@ -35,8 +35,8 @@ from blockwright.offload.tiers.keys import keys_of, shown
 from blockwright.offload.tiers.selfcheck import check_entries
 from blockwright.offload.tiers.wholeness import Wholeness
 
+# Keys in events that wait, before any are left out.
 _FEWEST_TOLD: Final = 1024
-"""Keys in events that wait, before any are left out."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -93,10 +93,10 @@ class TierManager(OffloadingManager):
         """Note that keys were asked for, present or not, the first as the most recent."""
 
     def _note_entered(self, slots: vec[i32]) -> None:
-        """Blocks have come."""
+        """Note that blocks have come."""
 
     def _note_leaving(self, slots: vec[i32], is_evicted: bool) -> None:
-        """Blocks are about to go: evicted, or since a transfer of them failed."""
+        """Note that blocks are about to go: evicted, or since a transfer of them failed."""
 
     # ------------------------------------------------------------------ reading
 
@@ -407,11 +407,7 @@ class TierManager(OffloadingManager):
     # ------------------------------------------------------------------ within
 
     def _copied_backend(self) -> Backend:
-        """Return a copy of the backend.
-
-        Raises:
-            UnsupportedError: it gives statuses, which a copy could not distinguish, or cannot be copied.
-        """
+        """Copy the backend; an `UnsupportedError` if it gives statuses, which a copy mixes up, or cannot be copied."""
         self._whole.require()
         if self._packed is None:
             raise UnsupportedError(f"copy: the statuses of {type(self.backend).__name__} belong to one manager")

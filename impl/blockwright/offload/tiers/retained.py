@@ -21,8 +21,8 @@ from blockwright.core.worth.hints import MAX_PRIORITY
 from blockwright.errors import InvalidArgumentError
 from blockwright.offload.tiers.entries import Entries
 
+# Instead of a priority, of blocks that no hint is about.
 _GUARDED: Final = MAX_PRIORITY + 1
-"""Instead of a priority, of blocks that no hint is about."""
 
 _as_float: Any = float
 
@@ -59,7 +59,7 @@ def checked_hints(keys: list[bytes], hints: object) -> list[BlockHint]:
 
 @final
 class TierRetention:
-    """Whose each block of a tier is, and until when it is kept with which priority; all by slots.
+    """The tenant of each block of a tier, and its priority with the time when that ends; all by slots.
 
     Attributes:
         coming: the hints for the blocks of the store that is being prepared.
@@ -175,11 +175,7 @@ class TierRetention:
         return victims
 
     def check(self, used: list[int]) -> None:
-        """Check the counts of tenants, of which blocks are present.
-
-        Raises:
-            InvariantError: TIER-10 is broken.
-        """
+        """Raise an `InvariantError` if the counts of tenants are not those of the blocks present. law: TIER-10."""
         for tenant, number in self._numbers.items():
             owned = [slot for slot in used if self._tenant[slot] == tenant]
             demand("TIER-10", f"the number of blocks of {tenant!r}", len(owned), int(self._counts[number]))

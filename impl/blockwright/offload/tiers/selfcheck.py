@@ -10,29 +10,19 @@ from mypy_extensions import i64
 from blockwright.core.pool.check import demand
 from blockwright.offload.tiers.backend import SlotBackend
 from blockwright.offload.tiers.entries import DOOMED, READY, WRITING, Entries
-from blockwright.offload.tiers.keys import KeyIndex
-
-
-def check_keys(index: KeyIndex) -> list[int]:
-    """Check that every key is found in its own slot; return the slots that have one, in order.
-
-    Raises:
-        InvariantError: TIER-4 is broken.
-    """
-    used = [slot for slot in range(int(index.size)) if len(index.keys[slot]) > 0]
-    demand("TIER-4", "the number of keys", len(used), int(index.count))
-    for slot in used:
-        demand("TIER-4", "the slot found under a key", slot, int(index.find(index.keys[slot])))
-    return used
 
 
 def check_entries(entries: Entries, backend: SlotBackend | None, capacity: int, num_free: int) -> None:
-    """Check the blocks of a tier against its order of use, its index and its backend.
+    """Check the blocks of a tier against its order of use, its index of keys and its backend.
 
     Raises:
         InvariantError: TIER-1, TIER-2, TIER-3 or TIER-4 is broken.
     """
-    used = check_keys(entries.index)
+    index = entries.index
+    used = [slot for slot in range(int(index.size)) if len(index.keys[slot]) > 0]
+    demand("TIER-4", "the number of keys", len(used), int(index.count))
+    for slot in used:
+        demand("TIER-4", "the slot found under a key", slot, int(index.find(index.keys[slot])))
     order = entries.recency.members()
     demand("TIER-4", "the order of use read backwards", order[::-1], entries.recency.backwards())
     demand("TIER-4", "the blocks in the order of use", used, sorted(order))

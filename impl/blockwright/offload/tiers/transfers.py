@@ -128,10 +128,10 @@ class Jobs:
     """The transfers under way, in order of beginning.
 
     Attributes:
-        under_way: by number.
-        waiting: those that were not handed out.
-        readers: per block of the device, how many stores read it; without zeros.
-        writers: per block of the device that a load writes, the load's number.
+        under_way: all of them, by number.
+        waiting: those that were not handed out yet, by number.
+        readers: the number of stores that read each block of the device, 1 or more.
+        writers: the number of the load that writes a block of the device, by block.
         promoted: blocks on their way up to tier 0.
     """
 
@@ -196,11 +196,7 @@ class Jobs:
             self.promoted.difference_update(job.hashes)
 
     def started(self, job_id: int) -> Job:
-        """Return a transfer that was handed out.
-
-        Raises:
-            UnknownTransferError: no such transfer is under way, or it was not handed out.
-        """
+        """Return a transfer that was handed out and is under way; raise an `UnknownTransferError` for any other."""
         job = self.under_way.get(job_id)
         if job is None or not job.is_started:
             raise UnknownTransferError(f"job_id: transfer {job_id} has ended, or was never handed out")
@@ -214,11 +210,7 @@ class Jobs:
         return len(job.awaited) == 0 and not any([block in self.readers for block in job.device_ids])
 
     def check_unwritten(self, device_ids: list[int]) -> None:
-        """Check that no load writes one of these blocks of the device. law: CHAIN-2.
-
-        Raises:
-            BlockError: one does.
-        """
+        """Raise a `BlockError` if a load writes one of these blocks of the device. law: CHAIN-2."""
         # law: CHAIN-5
         if len(self.writers) > 0:
             for block in device_ids:

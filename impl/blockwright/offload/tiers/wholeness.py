@@ -23,7 +23,7 @@ class Wholeness:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no change has begun and not ended."""
+        """Whether every change that began has ended."""
         return not self._is_changing
 
     def require(self) -> None:

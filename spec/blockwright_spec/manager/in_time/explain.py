@@ -1,4 +1,4 @@
-"""Part one, chapter 32: why a hit is as long as it is.
+"""Part one, chapter 34: why a hit is as long as it is.
 
 An explanation names a *candidate*, a longer aligned length, and, per group, what that lacks. The candidate is what the
 hit would be had nothing been lost that the manager still remembers, if that is longer; else the next aligned length.
@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from ...reads import Prefix, hit_ends, margin, needed
-from ..keys import keyed, longest, named
+from ..keys import aligned, hit_lengths, keyed, longest, named
 from ..pool_laws import asked, readable
+from ..room import has_room
 from ..state import Config, Content, State
-from ..units import aligned, has_room, hit_lengths
 
 
 class Limit(Enum):
@@ -60,10 +60,9 @@ def explained(state: State, prefix: Prefix, lost: Set[Content] = frozenset()) ->
     )
     longer = next((each for each in lengths if each > length), length + aligned(config))
     candidate = before if before > length else longer
-    if not has_room(config, len(prefix[1]), length):
-        each = (explained_part(state, prefix, at, length, candidate) for at in range(len(config.groups)))
-        return Explanation(0, None, tuple(replace(part, missing=(), limit=Limit.NO_ROOM) for part in each))
     parts = tuple(explained_part(state, prefix, at, length, candidate) for at in range(len(config.groups)))
+    if not has_room(config, len(prefix[1]), length):
+        return Explanation(0, None, tuple(replace(part, missing=(), limit=Limit.NO_ROOM) for part in parts))
     return Explanation(length, candidate if candidate <= most_hit(config, prefix) else None, parts)
 
 

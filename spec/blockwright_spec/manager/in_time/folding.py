@@ -1,4 +1,4 @@
-"""Part one, chapter 38: duplicates that are folded: one block where requests have computed the same.
+"""Part one, chapter 40: duplicates that are folded: one block where requests have computed the same.
 
 Samples of one prompt, retries and agents compute the same tokens side by side, each in blocks of its own; a lookup
 comes too late for them. An engine that wants the memory back asks, once a step has run, which of a request's full
@@ -13,11 +13,12 @@ it has run (UNIT-5), and of that step the other request does not know.
 from dataclasses import replace
 
 from ...reads import Cross, Mamba
+from ..chapters import caught_up
 from ..choices import Choice, legal_order
 from ..effects import enqueue
 from ..facts import holders, in_flight, keys_of, sharers
 from ..hits import holding
-from ..lease import catch_up
+from ..keys import stride
 from ..marks import drop_doubles
 from ..outcomes import Done, Outcome, Reason, Refusal, transition
 from ..page import exchanges, pins
@@ -30,12 +31,9 @@ from ..transitions import with_settled
 
 @transition
 def fold(state: State, slot: int, count: int, choice: Choice) -> Outcome:
-    """Point a request of which `count` tokens are computed at blocks that others published first: `fold_duplicates`.
-
-    What a step in flight still touches returns once that is settled.
-    """
+    """Point a request of which `count` tokens are computed at blocks that others published first: `fold_duplicates`."""
     # REFUSE
-    state = catch_up(state, slot, count)
+    state = caught_up(state, slot, count)
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
@@ -67,7 +65,7 @@ def twins(state: State, request: Running, count: int) -> tuple[Change, ...]:
     return tuple(
         (at, entry, own, first)
         for at, (group, table) in enumerate(zip(state.config.groups, request.tables, strict=True))
-        if not isinstance(group.kind, Mamba | Cross) and not state.config.unit
+        if not isinstance(group.kind, Mamba | Cross) and not stride(state.config)
         for entry in range(request.folded // sizes[at], min(count // sizes[at], len(table)))
         for own in (table[entry],)
         if own != NULL
@@ -110,13 +108,12 @@ def law_fold_loses_nothing(before: State, done: Done) -> bool:
 
 def law_folded_is_first(before: State, done: Done) -> bool:
     """FOLD-2: the entries that were asked about have the block that was published first of those that requests hold."""
-    pairs = zip(before.requests, done.state.requests, strict=True)
     return all(
         first_held(done.state, table[entry]) == table[entry]
-        for old, new in pairs
+        for old, new in zip(before.requests, done.state.requests, strict=True)
         if isinstance(old, Running) and isinstance(new, Running) and new.folded > old.folded
         for group, table in zip(before.config.groups, new.tables, strict=True)
-        if not isinstance(group.kind, Mamba | Cross) and not before.config.unit
+        if not isinstance(group.kind, Mamba | Cross) and not stride(before.config)
         for entry in range(old.folded // group.block_size, min(new.folded // group.block_size, len(table)))
         if table[entry] != NULL
     )

@@ -1,4 +1,4 @@
-"""Part one, chapter 35: what is forgotten on demand: of a request, a tenant or an adapter, or everything.
+"""Part one, chapter 37: what is forgotten on demand: of a request, a tenant or an adapter, or everything.
 
 A tenant's data must go, an adapter is revoked, a prompt was poisoned: no later lookup may find what was cached. Blocks
 that are held stay with their requests, which go on reading them. Such a request is *private*: it publishes nothing
@@ -17,9 +17,10 @@ from ...reads import Prefix, cut
 from ..facts import owned, running
 from ..outcomes import Done, Outcome, Reason, Refusal, transition
 from ..prompts import forget_prompts
-from ..publication import is_private, make_private, put_request
+from ..publication import is_private, put_request
 from ..seam import forget_keys
 from ..state import Absent, Running, State
+from ..tails import make_private
 
 
 @transition
@@ -38,10 +39,7 @@ def forget(state: State, slot: int) -> Outcome:
 
 @transition
 def forget_extra(state: State, extras: frozenset[Hashable]) -> Outcome:
-    """Let no later lookup find any block of a salt or an adapter: ``forget(cache_salt=...)``, ``lora_name=...``.
-
-    `extras` are the extra keys that name it.
-    """
+    """Let no lookup find a block with some extra keys, of a salt or an adapter: ``forget(cache_salt=...)``."""
     # EFFECT
     meant = frozenset(
         slot for slot, each in enumerate(state.requests) if isinstance(each, Running) and each.prefix[0] in extras

@@ -1,4 +1,4 @@
-"""Part one, chapter 36: steps that are given up before they have run.
+"""Part one, chapter 38: steps that are given up before they have run.
 
 A forward fails, memory runs out, a client goes away: then slots were given, and blocks published, for tokens that
 nobody computes. The engine lets go of such requests with its own count, which does not cover them. What a request has
@@ -15,14 +15,14 @@ from dataclasses import replace
 from ...reads import Cross, Mamba
 from ..choices import Choice
 from ..ending import release_all
-from ..facts import certain, keys_of, sharers, span
-from ..keys import end_of
+from ..facts import certain, sharers, span
+from ..keys import end_of, is_longer, upto
 from ..outcomes import Done, Outcome, Reason, Refusal, transition
-from ..publication import is_private, make_private, put_request
+from ..publication import is_private, put_request
 from ..seam import forget_keys, write_blocks
 from ..state import Absent, Content, Running, State, Waiting
+from ..tails import make_private
 from ..told import given_up as of_given_up
-from ..units import upto
 
 Starts = Mapping[int, int]
 """Slots of requests, each with the tokens from which on nothing that it holds was computed from what is there."""
@@ -64,11 +64,6 @@ def behind(state: State, slot: int, start: int) -> frozenset[int]:
     )
 
 
-def is_longer(state: State, block: int, start: int) -> bool:
-    """Return whether a block is published as more than some tokens."""
-    return any(end_of(state.config, content) > start for content in keys_of(state, block))
-
-
 def reached(state: State, starts: Starts) -> Starts:
     """Return those that hold what was given up, or what was computed from that, and so on: none from before it."""
     gone = {block for slot, start in starts.items() for block in behind(state, slot, start)}
@@ -104,10 +99,7 @@ def keys_behind(state: State, starts: Starts) -> frozenset[tuple[int, Content]]:
 
 
 def give_up(state: State, slot: int, starts: Starts, gone: frozenset[tuple[int, Content]]) -> State:
-    """Take these keys away, and what nobody wrote; the request has published no more, others that it reaches are lost.
-
-    Nothing is remembered of when a block without a key goes.
-    """
+    """Take these keys away, and what nobody wrote; the request published no more, others that it reaches are lost."""
     after = write_blocks(forget_keys(state, gone), dict(enumerate(contents_without(state, starts))))
     for other in starts:
         request = after.requests[other]
@@ -149,7 +141,7 @@ def shorten_publication(state: State, request: Running, kept: int) -> Running:
 
 def lose(state: State, request: Running) -> Running:
     """Return a request as it is once it holds what was given up: it publishes nothing, and is given no more slots."""
-    return make_private(state.config, replace(request, tails=(), is_lost=True))
+    return make_private(state.config, replace(request, is_lost=True))
 
 
 def law_given_up_is_not_found(before: State, done: Done) -> bool:

@@ -1,4 +1,4 @@
-"""Part one, chapter 29: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
+"""Part one, chapter 31: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
 
 A step is started, requests are given slots in it, and it runs while the next is prepared. It is settled when it is
 known to be done, and which of its drafts were rejected: later steps then move back as far. What a step in flight
@@ -13,7 +13,7 @@ from ..effects import write_tokens
 from ..ending import release_all, return_fenced
 from ..facts import is_loading, recurrent, resumed
 from ..outcomes import Done, Outcome, Reason, Refusal, transition
-from ..publication import publish_count, publish_due_states, put_request
+from ..publication import changed_flights, publish_count, publish_due_states, put_request
 from ..state import Flight, Running, State, Waiting
 
 Rejected = tuple[tuple[int, int], ...]
@@ -62,13 +62,7 @@ def land(state: State, flight: Flight, rejected: dict[int, int]) -> State:
         return state
     back, slot = rejected.get(flight.slot, 0), flight.slot
     ahead = any(later.slot == slot for step in state.flights for later in step)
-    flights = tuple(
-        tuple(
-            replace(later, start=later.start - back, stop=later.stop - back) if later.slot == slot else later
-            for later in step
-        )
-        for step in state.flights
-    )
+    flights = changed_flights(state, slot, lambda one: replace(one, start=one.start - back, stop=one.stop - back))
     known = len(request.prefix[1])
     kept = replace(
         request,

@@ -1,4 +1,4 @@
-"""Part one, chapter 34: laws of serving: who waits is served, and a hit never stands in its way."""
+"""Part one, chapter 36: laws of serving: who waits is served, and a hit never stands in its way."""
 
 from dataclasses import replace
 from functools import cache
@@ -11,8 +11,8 @@ from ..outcomes import Done, Fits, Outcome, Plan, Reason, Refusal, Step, When
 from ..plans import num_waiting, plan_admission
 from ..pool_laws import asked
 from ..state import Config, Hit, Running, State, Waiting, initial
+from ..tails import widest
 from ..transitions import release
-from ..units import widest
 from .forks import take_copies
 from .in_flight import begin, finish_load, settle
 from .outside import let_go
@@ -23,7 +23,7 @@ def law_head_is_served(state: State) -> bool:
     is_waiting = any(
         isinstance(request, Waiting) or is_loading(state, slot) for slot, request in enumerate(state.requests)
     )
-    if not (is_waiting or state.flights or state.fences or state.copies or state.outside):
+    if not (is_waiting or state.flights or state.fences or state.copies or state.pins):
         return True  # REF-1 says it: whatever is released is free
     alone = quiet(state)
     step = Step(1, whole=True, reserve=state.config.num_blocks)
@@ -57,7 +57,7 @@ def quiet(state: State) -> State:
     for slot, request in enumerate(state.requests):
         if isinstance(request, Running):
             state = after(release(state, slot, LRU))
-    state = after(let_go(landed(state), state.outside))
+    state = after(let_go(landed(state), state.pins))
     state = after(take_copies(state, LRU))
     return after(begin(state)) if state.config.overlaps else state
 

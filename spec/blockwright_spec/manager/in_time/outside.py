@@ -1,4 +1,4 @@
-"""Part one, chapter 31: blocks that are held from outside, by a connector or by the engine itself.
+"""Part one, chapter 33: blocks that are held from outside, by a connector or by the engine itself.
 
 A connector holds blocks that it still reads or writes, and an engine may take blocks for other uses. Such a hold
 keeps a block from being taken, and does nothing else: it is no entry of a table, so that a request goes on writing to
@@ -33,7 +33,7 @@ def hold(state: State, blocks: Table) -> Outcome:
     held = tuple(block for block in blocks if block != NULL)
     free = frozenset(held) & frozenset(state.queue)
     after = adopt(state, (held,), pins("hold", "outside", held))
-    return Done(replace(after, outside=tuple(sorted((*state.outside, *held)))), demand=len(free))
+    return Done(replace(after, pins=tuple(sorted((*state.pins, *held)))), demand=len(free))
     # SAME: keys, contents, requests.
 
 
@@ -49,7 +49,7 @@ def take(state: State, count: int, choice: Choice) -> Outcome:
         return Refusal(Reason.ILLEGAL_CHOICE)
     # EFFECT
     after = take_blocks(state, taken, pins("take", "outside", taken))
-    return Done(replace(after, outside=tuple(sorted((*state.outside, *taken)))), new=(taken,), demand=count)
+    return Done(replace(after, pins=tuple(sorted((*state.pins, *taken)))), new=(taken,), demand=count)
     # SAME: requests; keys of blocks that were not taken.
 
 
@@ -57,13 +57,13 @@ def take(state: State, count: int, choice: Choice) -> Outcome:
 def let_go(state: State, blocks: Table) -> Outcome:
     """Let go of holds from outside, in this order, one for each time a block is named: ``free_blocks`` (OUTSIDE-1)."""
     # REFUSE
-    left, gone = Counter(state.outside), Counter(block for block in blocks if block != NULL)
+    left, gone = Counter(state.pins), Counter(block for block in blocks if block != NULL)
     if not gone <= left:
         return Refusal(Reason.NOT_OUTSIDE)
     # EFFECT
     last = tuple(block for at, block in enumerate(blocks) if block not in blocks[at + 1 :])
     drops = pins("drop", "outside", gone.elements())
-    return Done(enqueue(note(replace(state, outside=tuple(sorted((left - gone).elements()))), drops), last))
+    return Done(enqueue(note(replace(state, pins=tuple(sorted((left - gone).elements()))), drops), last))
     # SAME: keys and contents of published blocks, requests.
 
 
@@ -85,10 +85,10 @@ def law_use_reorders_alone(state: State) -> bool:
     )
 
 
-def law_outside_is_apart(before: State, done: Done) -> bool:
+def law_outside_changes_alone(before: State, done: Done) -> bool:
     """OUTSIDE-1: what is held from outside changes alone, and a step gives no request a block that is held there."""
     after = done.state
-    apart = (before.requests, before.flights, before.fences, before.copies, before.due)
-    kept = apart == (after.requests, after.flights, after.fences, after.copies, after.due)
-    given = {block for table in done.new for block in table} & set(before.outside)
-    return not given - {NULL} and (kept or sorted(before.outside) == sorted(after.outside))
+    rest = (before.requests, before.flights, before.fences, before.copies, before.due)
+    kept = rest == (after.requests, after.flights, after.fences, after.copies, after.due)
+    given = {block for table in done.new for block in table} & set(before.pins)
+    return not given - {NULL} and (kept or sorted(before.pins) == sorted(after.pins))

@@ -1,4 +1,4 @@
-"""Part one, chapter 37: slots that are given back before their step has run, while the request goes on.
+"""Part one, chapter 39: slots that are given back before their step has run, while the request goes on.
 
 An engine that cuts a batch to its budget, or forks a request whose slots are given, takes back a part of a step, or all
 of it. The tables of the request are then those of a shorter step, and what it had published behind that is given up,
@@ -12,12 +12,12 @@ from ..choices import Choice, legal_order
 from ..effects import enqueue, target
 from ..ending import cut_off
 from ..facts import covers, draft_states, runs_ahead, span
+from ..keys import upto
 from ..outcomes import Done, Outcome, Reason, Refusal, transition
 from ..page import exchanges
 from ..publication import put_request, stops, without_slot
 from ..seam import note, write_blocks
 from ..state import NULL, Config, Running, State, Table
-from ..units import upto
 from .giving_up import give_up, keys_behind, reached
 
 

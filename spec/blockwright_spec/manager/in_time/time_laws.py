@@ -1,19 +1,18 @@
-"""Part one, chapter 33: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
+"""Part one, chapter 35: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
-from ...reads import Ahead, Cross, Group, Mamba, cut, dead, entries, writes
+from ...reads import Ahead, Cross, Mamba, cut, dead, entries, writes
 from ...reads import drafts_beside as beside
 from ..facts import certain, entries_of_states, heads, key, keys_of, running, sharers, span
 from ..hits import found
-from ..keys import end_of, num_ahead
+from ..keys import end_of, num_ahead, stride, upto
 from ..lru import LRU
 from ..outcomes import Done, given
 from ..pool_laws import asked
 from ..preconditions import awaited
 from ..publication import is_private
-from ..state import NULL, Flight, Running, State
+from ..state import NULL, Running, State
 from ..table_laws import tables
 from ..told import copies, saving
-from ..units import upto
 
 
 def law_flight_is_held(state: State) -> bool:
@@ -31,15 +30,11 @@ def law_flight_is_held(state: State) -> bool:
 def law_flights_follow(state: State) -> bool:
     """SETTLE-1: what is settled, and then the steps in flight one after another, come to what was given slots."""
     return not state.config.overlaps or all(
-        chain(state, slot, request) for slot, request in enumerate(state.requests) if isinstance(request, Running)
+        (request.settled, *(flight.stop for flight in own)) == (*(flight.start for flight in own), request.written)
+        for slot, request in enumerate(state.requests)
+        if isinstance(request, Running)
+        for own in (tuple(flight for step in state.flights for flight in step if flight.slot == slot),)
     )
-
-
-def chain(state: State, slot: int, request: Running) -> bool:
-    """Return whether a request's steps in flight follow one another from what is settled to what is written."""
-    own = tuple(flight for step in state.flights for flight in step if flight.slot == slot)
-    ends = (request.settled, *(flight.stop for flight in own))
-    return ends == (*(flight.start for flight in own), request.written)
 
 
 def law_fence_has_its_step(state: State) -> bool:
@@ -55,22 +50,17 @@ def law_found_is_settled(state: State) -> bool:
 
     With units, the part of a block before what the step writes may be.
     """
-    unit = state.config.unit
+    inside = stride(state.config)
     return not state.config.settles or not any(
-        end_of(state.config, content) > (flight.start if unit and not isinstance(group.kind, Mamba) else 0)
+        end_of(state.config, content) > (flight.start if inside and not isinstance(group.kind, Mamba) else 0)
         for step in state.flights
         for flight in step
         for group, table in zip(state.config.groups, flight.tables, strict=True)
-        for place in writes(group.kind, flight.start, flight.stop - drafts_beside(group, flight))
+        for place in writes(group.kind, flight.start, flight.stop - flight.drafts * isinstance(group.kind, Mamba))
         for block in (table[place // span(state.config, group)],)
         if block != NULL
         for content in keys_of(state, block)
     )
-
-
-def drafts_beside(group: Group, flight: Flight) -> int:
-    """Count the drafts of a step that have blocks for their states."""
-    return flight.drafts if isinstance(group.kind, Mamba) else 0
 
 
 def law_load_is_hidden(state: State) -> bool:
@@ -85,10 +75,7 @@ def law_load_is_hidden(state: State) -> bool:
 
 
 def law_load_has_own_blocks(state: State) -> bool:
-    """LOAD-2: a load writes to blocks that no other request has and that nobody finds, from its first token on.
-
-    So a hit that ends inside a block is cut to whole blocks, and the load begins there (chapter `units`).
-    """
+    """LOAD-2: a load writes to blocks that no other request has and that nobody finds, from its first token on."""
     return all(
         sharers(state, block) == 1 and not keys_of(state, block)
         for request in running(state)
@@ -154,7 +141,7 @@ def law_encoder_is_kept(state: State) -> bool:
     )
 
 
-def law_copies_are_apart(state: State) -> bool:
+def law_copies_commute(state: State) -> bool:
     """COPY-1: of the copies to come, no destination is another's, and none is a source: their order does not matter."""
     sources, targets = {source for _, source, _ in state.copies}, [target for _, _, target in state.copies]
     return len(set(targets)) == len(targets) and not {NULL, *sources} & set(targets) and NULL not in sources
