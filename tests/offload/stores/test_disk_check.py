@@ -55,8 +55,11 @@ def test_a_block_that_the_file_ends_before(path: Path) -> None:
     with (path / "blocks").open("r+b") as file:
         file.truncate(STRIDE + 100)
     assert check_store(path).damaged_blocks == (1, 2)
+    (path / "blocks").unlink()
+    assert check_store(path).damaged_blocks == (0, 1, 2)
     (path / "index").unlink()
     assert check_store(path).num_blocks == 0
+    assert not {"blocks", "index"} & {file.name for file in path.iterdir()}
 
 
 def test_what_is_refused_is_left_as_it_is(path: Path, tmp_path: Path) -> None:

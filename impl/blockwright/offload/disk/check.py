@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,7 +66,8 @@ def check_store(
     """Check the directory of a `DiskStore`; O(bytes of its blocks), with one block in memory at a time. law: DISK-8.
 
     Args:
-        path: the directory, which no store has open. Nothing in it changes without `repair`.
+        path: the directory, which no store has open. Without `repair` nothing in it changes but its lock, and access of
+            others, which is taken away.
         repair: forget what is damaged: a store that opens the directory then finds sound blocks alone. A block whose
             bytes are damaged cannot be brought back; it is computed again.
         advance: called with the number of places that were looked at since.
@@ -98,7 +100,7 @@ def _checked(folder: Folder, header: Header, advance: Callable[[int], object]) -
     torn, wrong = list[int](), list[int]()
     blocks = bytes_read = looked = 0
     data, end = memoryview(b""), folder.size(BLOCKS)
-    with _file(folder, BLOCKS) as file:
+    with _file(folder, BLOCKS) if end else nullcontext() as file:  # opening would make one that is gone
         for slot, record in _records(folder, there, header.checksum):
             advance(slot + 1 - looked)
             looked = slot + 1
@@ -114,7 +116,7 @@ def _checked(folder: Folder, header: Header, advance: Callable[[int], object]) -
                 data = memoryview(bytearray(record.length))
             part = data[: record.length]
             bytes_read += record.length
-            is_whole = file.read(slot * stride, [part])
+            is_whole = file is not None and file.read(slot * stride, [part])
             if not is_whole or checksum(header.checksum, record.key, [part]) != record.digest:
                 wrong.append(slot)
     advance(there - looked)
@@ -127,8 +129,9 @@ def _file(folder: Folder, name: str) -> BlockFile:
 
 
 def _records(folder: Folder, there: int, name: str) -> Iterator[tuple[int, Record | None]]:
-    with _file(folder, INDEX) as file:
-        yield from scan(file, there, name)
+    if there:
+        with _file(folder, INDEX) as file:
+            yield from scan(file, there, name)
 
 
 def _damaged_hints(folder: Folder, header: Header, there: int) -> int:
