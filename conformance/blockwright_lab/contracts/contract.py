@@ -21,15 +21,17 @@ class Contract(NamedTuple):
     tried: tuple[Iterable[Any] | Callable[[], Iterable[Any]], ...] = ()
     """By argument the values that are tried, or what makes them; none if the contract is confirmed."""
 
-    def fault(self, longest: float, search: float) -> str:
-        """Return why it does not hold, or is not confirmed in so many seconds; where values are tried, search."""
+    def fault(self, tries: tuple[float, ...], search: float) -> str:
+        """Return why it does not hold, or is confirmed in no try of so many seconds; where values are tried, search."""
         values = [each() if callable(each) else each for each in self.tried]
         for arguments in product(*values) if values else ():
             try:
                 self.function(*arguments)
             except Exception as error:
                 return f"{type(error).__name__} for {arguments}: {error}"
-        said = asked(self.function, search if values else longest)
+        for seconds in (search,) if values else tries:
+            if (said := asked(self.function, seconds)) != ("CANNOT_CONFIRM",):
+                break
         holds = said in (("CONFIRMED",), ("CANNOT_CONFIRM",) if values else ())
         return "" if holds else "; ".join(said) or "no contract"
 

@@ -75,7 +75,7 @@ def before_contracts(result: Result) -> Result:
     if result.killer or all(fault["file"] != file for fault in FAULTS):
         return result
     with changed(contracted(file), parsed(result.mutation.file).compiled(result.mutation.key)):
-        statement, how = refuted("", 5.0)
+        statement, how = refuted("", (5.0,))
     return result._replace(killer=statement, how=how)
 
 

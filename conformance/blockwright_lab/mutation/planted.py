@@ -20,7 +20,7 @@ from blockwright_spec.manager.room import has_room
 
 from ..contracts.closed_forms import OWN
 from ..contracts.contract import CONTRACTS
-from ..contracts.gate import LONGEST, row
+from ..contracts.gate import TRIES, row
 from ..refinement.parts import PARTS
 from .in_place import changed
 from .lock_step import WORLDS
@@ -42,11 +42,11 @@ def module_of(file: str) -> ModuleType:
     return found  # type: ignore[no-any-return]
 
 
-def refuted(statement: str, seconds: float) -> tuple[str, str]:
+def refuted(statement: str, tries: tuple[float, ...]) -> tuple[str, str]:
     """Return the first contract that does not hold, of a statement or of all (""), and why; nothing if all hold."""
     for each in CONTRACTS:
         if each.statement.startswith(statement):
-            fault = each.fault(seconds, min(seconds, SEARCH))
+            fault = each.fault(tries, min(tries[0], SEARCH))
             if fault not in ("", "CANNOT_CONFIRM"):
                 return f"contract: {each.statement}, {each.layer}", fault
     return "", ""
@@ -95,7 +95,7 @@ def judged(name: str, profile: Profile) -> GateResult:
             if "part" in fault or name in LAWS:
                 found = refused(name, by) if name in LAWS else noticed(fault["part"], by)
             else:
-                found = refuted(by, LONGEST)[0] != ""
+                found = refuted(by, TRIES)[0] != ""
         detail = "" if found else f"not refuted by: {by}"
     return row("laws" if name in LAWS else "planted", fault["file"], name, "CONTRACT-2", detail, started)
 
