@@ -92,6 +92,7 @@ def models(draw: st.DrawFn) -> Model:
         "max_num_batched_tokens": draw(st.integers(1, 40)),
         "enable_caching": caching,
         "max_num_encoder_tokens": draw(st.integers(1, 20)),
+        "packed": draw(st.booleans()),
     }
     return Model({f"layers.{n}": spec for n, spec in enumerate(order)}, draw(st.integers(1, 90)), options)
 

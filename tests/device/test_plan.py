@@ -272,6 +272,28 @@ def test_an_odd_layer_does_not_split_all_others(caplog: pytest.LogCaptureFixture
     assert (len(split.groups), split.max_concurrency) == (46, most.max_concurrency)
 
 
+def test_a_packed_plan_has_a_table_for_each_kind() -> None:
+    """Five windows to a full layer, and three: blocks of the full layers hold as many times more tokens."""
+    for ratio in (5, 3):
+        layers = stacked((4, full()), (4 * ratio, sliding()))
+        plain, plan = (plan_kv_cache(layers, 8 << 30, 32768, packed=packed) for packed in (False, True))
+        assert len(plain.groups) >= ratio
+        assert (counts(plan), sizes(plan)) == ([4, 4 * ratio], [16 * ratio, 16])
+        assert (plan.waste, plan.page_sizes) == (0.0, (ratio * 4 * 65536,))
+        assert plan.max_concurrency >= 0.98 * plain.max_concurrency
+        assert [plan.page_of(f"layers.{number}")[0] for number in (0, 1, 4, 5)] == [0, ratio << 16, 0, 1 << 16]
+        assert plan.place_of("layers.5") == (1, 0)
+        assert f"2 groups, prefix hits in multiples of {16 * ratio}" in plan.summary
+
+
+def test_a_packed_plan_is_chosen_only_where_it_pays() -> None:
+    """Not where there is one kind, nor where kinds have equally many layers."""
+    for layers in (stacked((8, full())), stacked((8, full()), (8, sliding()))):
+        assert plan_kv_cache(layers, 8 << 30, 32768, packed=True) == plan_kv_cache(layers, 8 << 30, 32768)
+    with pytest.raises(InvalidArgumentError, match="layers_per_group: a packed plan has one tensor"):
+        plan_kv_cache(layers, 8 << 30, 32768, packed=True, layers_per_group=2)
+
+
 # --- laws of every plan ---
 
 
@@ -311,16 +333,22 @@ def test_every_plan_is_a_layout(model: Model, extra: int, unit: int, max_loss: f
         assert spec == replace(declared, block_size=declared.block_size * factor)
         assert factor == 1 or not isinstance(spec, MambaSpec)
         number, tensor = plan.place_of(name)
-        assert plan.groups[number].layer_names[tensor] == name
+        at = plan.groups[number].layer_names.index(name)
+        assert tensor in (at, 0)
         assert kind_of(spec) == kind_of(plan.groups[number].spec)
-        assert plan.groups[number].page_bytes[tensor] == bytes_of(spec) <= plan.page_sizes[tensor]
+        assert plan.groups[number].page_bytes[at] == bytes_of(spec) <= plan.page_sizes[tensor]
+        first = plan.groups[number].offsets[at] if plan.groups[number].offsets else 0
+        assert plan.page_of(name) == (first, first + bytes_of(spec))
     for group, config in zip(plan.groups, plan.config.kv_cache_groups, strict=True):
         assert (list(group.layer_names), group.spec) == (list(config.layer_names), config.kv_cache_spec)
         assert group.waste == group.waste_bytes / plan.block_bytes
         assert list(group.page_bytes) == sorted(group.page_bytes, reverse=True)
     unit = math.lcm(unit, *(size for spec in model.layers.values() for size in element_sizes(spec)))
-    used = [[group.page_bytes[j] for group in plan.groups if len(group.page_bytes) > j] for j in range(len(names))]
-    assert list(plan.page_sizes) == [-(-max(pages) // unit) * unit for pages in used if pages]
+    if plan.groups[0].offsets:
+        assert plan.page_sizes == (max(sum(-(-page // unit) * unit for page in g.page_bytes) for g in plan.groups),)
+    else:
+        used = [[group.page_bytes[j] for group in plan.groups if len(group.page_bytes) > j] for j in range(len(names))]
+        assert list(plan.page_sizes) == [-(-max(pages) // unit) * unit for pages in used if pages]
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
@@ -357,7 +385,12 @@ def storage_of(
         math.lcm(unit, *(size for spec in model.layers.values() for size in element_sizes(spec))),
         Fraction(max_loss),
         tuple(
-            PlannedGroup(tuple(map(names.index, group.layer_names)), group.spec.block_size, group.waste_bytes)
+            PlannedGroup(
+                tuple(map(names.index, group.layer_names)),
+                group.spec.block_size,
+                group.waste_bytes,
+                group.offsets,
+            )
             for group in plan.groups
         ),
         plan.page_sizes,
@@ -395,7 +428,8 @@ def test_every_plan_keeps_the_laws(model: Model, data: st.DataObject, unit: int,
         assume(False)
     exact = first.total_bytes
     plans = [first, planned(exact), *([planned(exact - 1)] if exact > needed else [])]
-    reported = planned(exact, num_blocks=first.blocks_per_request + 1, layers_per_group=first.layers_per_block)
+    told = {} if options["packed"] else {"layers_per_group": first.layers_per_block}
+    reported = planned(exact, num_blocks=first.blocks_per_request + 1, **told)
     for plan in (*plans, reported):
         found = storage_of(model, plan, unit, max_loss, options["group_cost"], max_padding)
         free_to_choose = (law for law in STORAGE_LAWS if plan is not reported or law.id not in ("LAYOUT-5", "LAYOUT-9"))
@@ -409,7 +443,7 @@ def test_no_other_width_serves_more_requests(model: Model, extra: int, group_cos
 
     A plan has a note where many more requests would fit, and no other plan is reported as the roomier one.
     """
-    options: dict[str, Any] = {**model.options, "max_padding": 1.0, "group_cost": group_cost}
+    options: dict[str, Any] = {**model.options, "max_padding": 1.0, "group_cost": group_cost, "packed": False}
 
     def worth(plan: KVCachePlan) -> float:
         return plan.max_concurrency / (1 + group_cost * len(plan.groups))

@@ -70,7 +70,8 @@ def test_every_layer_has_its_own_bytes_of_a_block(model: Model, data: st.DataObj
     block = data.draw(st.integers(0, plan.num_blocks - 1))
     for group in plan.groups:
         taken: set[int] = set()
-        for number, name in enumerate(group.layer_names):
+        for name in group.layer_names:
+            number = plan.place_of(name)[1]
             tensor = storage.tensors[number]
             first = tensor[block].data_ptr()
             page = set(range(first, first + plan.page_sizes[number]))

@@ -51,12 +51,32 @@ SPLIT = StoragePlan(
     LAYERS[:2], LIMITS, 640, 16, Fraction(0), (PlannedGroup((0,), 4, 0), PlannedGroup((1,), 4, 0)), (32,), 20, 10
 )
 """Two full layers in groups of their own; in one they would hold almost as much, in half of the time."""
+PACKED = StoragePlan(
+    LAYERS[:3],
+    LIMITS,
+    64 * 20,
+    16,
+    Fraction(0),
+    (PlannedGroup((0, 1), 4, 0, (0, 32)), PlannedGroup((2,), 8, 0, (0,))),
+    (64,),
+    20,
+    5 + 3,
+    Fraction(1, 10),
+)
+"""Two full layers, with four tokens per block, take as many bytes as one window with eight."""
 
 
 @pytest.mark.parametrize("law", STORAGE_LAWS, ids=lambda law: law.id)
 def test_law_holds(law: Law) -> None:
     assert law.holds(PLAN)
     assert law.holds(SPLIT)
+    assert law.holds(PACKED)
+
+
+def packed(at: int, **fields: Any) -> StoragePlan:
+    groups = list(PACKED.groups)
+    groups[at] = replace(groups[at], **fields)
+    return replace(PACKED, groups=tuple(groups))
 
 
 def of_group(at: int, **fields: Any) -> StoragePlan:
@@ -68,7 +88,9 @@ BROKEN: list[tuple[str, StoragePlan]] = [
     ("LAYOUT-1", of_group(1, layers=(2, 1))),
     ("LAYOUT-1", of_group(0, layers=(0, 0))),
     ("LAYOUT-1", replace(PLAN, groups=(*GROUPS, PlannedGroup((), 4, 64)))),
-    ("LAYOUT-1", replace(PLAN, pages=(64,))),
+    ("LAYOUT-3", replace(PLAN, pages=(64,))),
+    ("LAYOUT-1", packed(0, offsets=(0, 31))),
+    ("LAYOUT-1", packed(0, offsets=(16, 0))),
     ("LAYOUT-2", of_group(1, layers=(2, 5))),
     ("LAYOUT-2", replace(PLAN, layers=(replace(LAYERS[0], block_size=2), *LAYERS[1:]))),
     ("LAYOUT-2", of_group(1, block_size=3)),
@@ -77,6 +99,7 @@ BROKEN: list[tuple[str, StoragePlan]] = [
     ("LAYOUT-3", replace(PLAN, pages=(32, 31))),
     ("LAYOUT-3", of_group(1, block_size=8)),
     ("LAYOUT-3", replace(PLAN, pages=(32, 32, 32))),
+    ("LAYOUT-3", packed(0, offsets=(0, 48))),
     ("LAYOUT-4", replace(PLAN, memory=64 * 20 - 1)),
     ("LAYOUT-5", replace(PLAN, memory=64 * 21)),
     ("LAYOUT-6", replace(PLAN, num_blocks=NEEDED)),
@@ -85,10 +108,13 @@ BROKEN: list[tuple[str, StoragePlan]] = [
     ("LAYOUT-7", of_group(2, waste=8)),
     ("LAYOUT-7", replace(PLAN, pages=(16, 32))),
     ("LAYOUT-8", replace(PLAN, pages=(32, 40))),
+    ("LAYOUT-8", packed(1, offsets=(8,))),
     ("LAYOUT-9", replace(PLAN, pages=(64, 64), num_blocks=NEEDED + 1)),
     ("LAYOUT-9", replace(PLAN, loss=Fraction(0), num_blocks=NEEDED + 1)),
     ("LAYOUT-9", replace(SPLIT, group_cost=Fraction(1))),
     ("LAYOUT-10", replace(PLAN, padding=Fraction(1, 5))),
+    ("LAYOUT-11", replace(PACKED, pages=(64, 16))),
+    ("LAYOUT-11", replace(PACKED, groups=(*PACKED.groups, PlannedGroup((1,), 4, 32, (0,))))),
 ]
 """Plans that break each law, in each of its parts."""
 

@@ -12,6 +12,13 @@ So block 7 is page 7 of tensors 0 and 1: keys and values of f0 and f1, or of s0 
 tensor should have equal pages. Those that have not are given more tokens per block where their kind allows it, and what
 remains is padding.
 
+A packed layout has one tensor, and one group for each kind, whose layers lie one behind the other in a page:
+
+    | page | from its first byte on |
+    |---|---|
+    | of group 0 | f0 and f1, with 32 tokens each |
+    | of group 1 | s0, s1, s2 and s3, with 16 tokens each |
+
 Only arithmetic; no torch, no memory.
 """
 
@@ -21,6 +28,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import accumulate
 
 from blockwright.kinds import KVCacheSpec, MambaSpec, dtype_size
 
@@ -86,15 +94,15 @@ class Family:
         specs = {name: replace(spec, block_size=spec.block_size * factor) for name, spec in self.specs.items()}
         return Family(self.names, specs)
 
-    def growth(self, page: int, max_block_size: int) -> int:
-        """Return by what factor a block may hold more tokens, so that no page is larger than `page` bytes.
+    def growth(self, times: int, max_block_size: int) -> int:
+        """Return by what factor a block may hold more tokens: the largest that is at most `times`.
 
         Recurrent layers do not grow, since a state takes the same memory after any number of tokens; chunked layers to
         divisors of their chunk.
         """
         if self.spec.is_recurrent:
             return 1
-        factor = max(1, min(page // self.pages[0], max_block_size // self.spec.block_size))
+        factor = max(1, min(times, max_block_size // self.spec.block_size))
         # A block must not straddle two chunks, of which a hit needs only one.
         if (chunk := self.spec.chunk) is not None:
             while chunk % (self.spec.block_size * factor):
@@ -110,11 +118,13 @@ class Layout:
         families: layers that can share a table, with their final block sizes.
         groups: names of the layers of each group, in the order of their tensors, and the number of the group's family.
         page_sizes: bytes of one page of each tensor.
+        offsets: of a packed layout, by group: where each layer begins in the page, in bytes; else none.
     """
 
     families: tuple[Family, ...]
     groups: tuple[tuple[tuple[str, ...], int], ...]
     page_sizes: tuple[int, ...]
+    offsets: tuple[tuple[int, ...], ...] = ()
 
     @cached_property
     def block_bytes(self) -> int:
@@ -145,6 +155,7 @@ def layouts_of(
     page_alignment: int = 1,
     layers_per_group: int | None = None,
     enable_caching: bool = True,
+    packed: bool = False,
 ) -> list[Layout]:
     """Return the layouts worth comparing, each once.
 
@@ -157,30 +168,45 @@ def layouts_of(
         page_alignment: bytes; every page is a multiple of it.
         layers_per_group: the number of tensors; None to try several.
         enable_caching: whether there are hits.
+        packed: also return packed layouts.
     """
     unit = math.lcm(page_alignment, *(size for spec in layers.values() for size in element_sizes(spec)))
     found: dict[tuple[object, ...], Layout] = {}
     for split_pages in (False, True):
         declared = families_of(layers, split_pages=split_pages)
-        for families in _grown(declared, max_block_size, enable_caching):
+        for families in _grown(declared, [family.pages[0] for family in declared], max_block_size, enable_caching):
             for width in _widths(families, layers_per_group):
                 layout = _laid_out(families, width, unit)
                 sizes = tuple(family.spec.block_size for family in families)
                 found.setdefault((sizes, layout.groups, layout.page_sizes), layout)
-    return list(found.values())
+    if not packed:
+        return list(found.values())
+    declared = families_of(layers, split_pages=False)
+    own = [sum(_up(page, unit) for page in family.pages) for family in declared]
+    return [*found.values(), *(_packed(each, unit) for each in _grown(declared, own, max_block_size, enable_caching))]
 
 
-def _grown(families: Sequence[Family], max_block_size: int, enable_caching: bool) -> list[tuple[Family, ...]]:
-    """Return the families as declared, and grown towards each page that is worth a try; the smallest blocks first."""
+def _up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+def _grown(
+    families: Sequence[Family], pages: Sequence[int], max_block_size: int, enable_caching: bool
+) -> list[tuple[Family, ...]]:
+    """Return the families as declared, and grown towards each page that is worth a try; the smallest blocks first.
+
+    `pages` are the bytes that each takes of a page: those of its largest layer, or of all.
+    """
     block_sizes = [family.spec.block_size for family in families]
     coarsest = max(max_block_size, math.lcm(*block_sizes))
-    pages = [family.pages[0] for family in families]
     largest = max(pages)
     targets = {largest * times for times in range(1, _MOST_MULTIPLES + 1)}
-    targets |= {-(-largest // page) * page for page in pages} | {math.lcm(*pages)}
+    targets |= {_up(largest, page) for page in pages} | {math.lcm(*pages)}
     found: dict[tuple[int, ...], tuple[Family, ...]] = {(1,) * len(pages): tuple(families)}
     for page in sorted(targets):
-        factors = tuple(family.growth(page, max_block_size) for family in families)
+        factors = tuple(
+            family.growth(page // size, max_block_size) for family, size in zip(families, pages, strict=True)
+        )
         hits = math.lcm(*(size * factor for size, factor in zip(block_sizes, factors, strict=True)))
         if enable_caching and hits > coarsest:
             continue
@@ -207,9 +233,18 @@ def _laid_out(families: Sequence[Family], width: int, unit: int) -> Layout:
         groups += [(family.names[first::count], number) for first in range(count)]
         for tensor, page in enumerate(family.pages[::count]):
             # law: LAYOUT-8
-            padded = -(-page // unit) * unit
+            padded = _up(page, unit)
             if tensor == len(page_sizes):
                 page_sizes.append(padded)
             # law: LAYOUT-3
             page_sizes[tensor] = max(page_sizes[tensor], padded)
     return Layout(tuple(families), tuple(groups), tuple(page_sizes))
+
+
+def _packed(families: Sequence[Family], unit: int) -> Layout:
+    """Lay each family's layers one behind the other in the pages of one tensor."""
+    # law: LAYOUT-11
+    ends = [list(accumulate(_up(page, unit) for page in family.pages)) for family in families]
+    offsets = tuple((0, *each[:-1]) for each in ends)
+    groups = tuple((family.names, number) for number, family in enumerate(families))
+    return Layout(tuple(families), groups, (max(each[-1] for each in ends),), offsets)

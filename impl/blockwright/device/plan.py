@@ -40,6 +40,7 @@ def plan_kv_cache(
     group_cost: float = 0.02,
     max_block_size: int = 4096,
     layers_per_group: int | None = None,
+    packed: bool = False,
     page_alignment: int = 1,
     num_lookahead_tokens: int = 0,
     max_steps_in_flight: int = 1,
@@ -84,6 +85,9 @@ def plan_kv_cache(
         max_block_size: tokens that no block grows beyond; with caching, nor the common multiple of all block sizes,
             to which every hit is cut.
         layers_per_group: number of tensors, instead of the best one.
+        packed: also compare layouts in which all layers of a kind lie one behind the other in the pages of one tensor,
+            so that each kind has one table, and kinds with fewer layers more tokens per block. That costs hits in
+            multiples of larger blocks, and kernels must take pages that are further apart than they are long.
         page_alignment: bytes that every page is a multiple of; 16 lets kernels load whole vectors from padded pages.
             Pages are multiples of their element size in any case.
         num_lookahead_tokens, max_steps_in_flight: as the engine runs the manager: slots asked for beyond a step's
@@ -111,6 +115,8 @@ def plan_kv_cache(
     _check_limits(limits)
     _check_layers(layers, limits)
     _check_choices(available_bytes, num_blocks, max_block_size, layers_per_group, page_alignment)
+    if packed and layers_per_group is not None:
+        raise InvalidArgumentError("layers_per_group: a packed plan has one tensor; leave it out, or packed")
     for name, share in (("max_padding", max_padding), ("max_loss", max_loss), ("group_cost", group_cost)):
         if not 0.0 <= share <= 1.0:
             raise InvalidArgumentError(f"{name}: must be a share within 0.0..1.0, not {share!r}")
@@ -120,6 +126,7 @@ def plan_kv_cache(
         page_alignment=page_alignment,
         layers_per_group=layers_per_group,
         enable_caching=enable_caching,
+        packed=packed,
     )
     memory = _Memory(available_bytes, num_blocks)
     fitting = [layout for layout in layouts if memory.holds(layout, limits)]
@@ -214,8 +221,9 @@ def _note(
     group_cost: float,
 ) -> str:
     def told(other: Layout) -> str:
+        which = "packed" if other.offsets else f"layers_per_group={len(other.page_sizes)}"
         return (
-            f"{len(other.groups)} groups (layers_per_group={len(other.page_sizes)}) would hold "
+            f"{len(other.groups)} groups ({which}) would hold "
             f"{memory.requests(other, limits):.2f} requests at once instead of {memory.requests(layout, limits):.2f}"
         )
 
@@ -234,12 +242,13 @@ def _planned(
 ) -> KVCachePlan:
     specs = {name: spec for family in layout.families for name, spec in family.specs.items()}
     groups = []
-    for names, number in layout.groups:
+    for at, (names, number) in enumerate(layout.groups):
         pages = tuple(specs[name].page_size_bytes for name in names)
         # law: LAYOUT-7
         waste = layout.block_bytes - sum(pages)
         held = limits.blocks_of(layout.families[number].spec)
-        groups.append(GroupPlan(names, specs[names[0]], pages, waste, waste / layout.block_bytes, held))
+        offsets = layout.offsets[at] if layout.offsets else ()
+        groups.append(GroupPlan(names, specs[names[0]], pages, waste, waste / layout.block_bytes, held, offsets))
     config = KVCacheConfig(
         memory.blocks(layout),
         [KVCacheGroupSpec(list(group.layer_names), group.spec) for group in groups],

@@ -65,13 +65,14 @@ class GroupPlan:
     """One group of a plan.
 
     Attributes:
-        layer_names: its layers; the j-th lies on tensor j.
+        layer_names: its layers; the j-th lies on tensor j, or all on tensor 0 of a packed plan.
         spec: the kind, and the tokens per block of its table. Layers of one kind may differ in the bytes per token;
             then it is the largest layer's, and `KVCachePlan.spec_of` has that of each.
         page_bytes: bytes that each layer uses of its page.
         waste_bytes: bytes of a block that no layer of the group uses: the ends of pages, and pages without a layer.
         waste: the same as a share of the block, 0.0 to 1.0.
         blocks_per_request: the most blocks that a request of `max_model_len` tokens holds in this group.
+        offsets: of a packed plan, bytes from the beginning of a page to each layer's part of it; else none.
     """
 
     layer_names: tuple[str, ...]
@@ -80,6 +81,7 @@ class GroupPlan:
     waste_bytes: int
     waste: float
     blocks_per_request: int
+    offsets: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         """Return the group in one line, without its layers' names."""
@@ -104,7 +106,8 @@ class KVCachePlan:
     """A layout of a model's KV cache over one device's memory; made by `plan_kv_cache`.
 
     Block b is page b of every tensor, and belongs to one group at a time; the j-th layer of that group has its keys and
-    values, or its states, in page b of tensor j.
+    values, or its states, in page b of tensor j. A packed plan has one tensor: there the layers of a group lie one
+    behind the other in page b.
 
     Attributes:
         config: for `KVCacheManager`: the number of blocks, and the groups with their block sizes.
@@ -127,9 +130,7 @@ class KVCachePlan:
 
     def __post_init__(self) -> None:
         places = {
-            name: (number, tensor)
-            for number, group in enumerate(self.groups)
-            for tensor, name in enumerate(group.layer_names)
+            name: (number, at) for number, group in enumerate(self.groups) for at, name in enumerate(group.layer_names)
         }
         places |= {name: places[holder] for name, holder in self.config.shared_layers.items()}
         object.__setattr__(self, "_places", places)
@@ -186,6 +187,22 @@ class KVCachePlan:
         Raises:
             InvalidArgumentError: no such layer.
         """
+        group, at = self._place_of(layer_name)
+        return group, at if len(self.page_sizes) > 1 else 0
+
+    def page_of(self, layer_name: str) -> tuple[int, int]:
+        """Return the first byte of a layer's part of a page, and the one behind its last. O(1).
+
+        Raises:
+            InvalidArgumentError: no such layer.
+        """
+        group, at = self._place_of(layer_name)
+        own = self.groups[group]
+        first = own.offsets[at] if own.offsets else 0
+        return first, first + own.page_bytes[at]
+
+    def _place_of(self, layer_name: str) -> tuple[int, int]:
+        """Return the numbers of a layer's group, and its own among the layers of the group."""
         if layer_name not in self._places:
             raise InvalidArgumentError(f"layer_name: {layer_name!r} is no layer of this plan, nor shares one's cache")
         return self._places[layer_name]
@@ -196,8 +213,8 @@ class KVCachePlan:
         Raises:
             InvalidArgumentError: no such layer.
         """
-        group, tensor = self.place_of(layer_name)
-        return self.layers[self.groups[group].layer_names[tensor]]
+        group, at = self._place_of(layer_name)
+        return self.layers[self.groups[group].layer_names[at]]
 
     @property
     def summary(self) -> str:

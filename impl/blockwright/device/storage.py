@@ -77,7 +77,8 @@ class KVCacheStorage:
         self._views |= {name: self._views[holder] for name, holder in plan.config.shared_layers.items()}
 
     def _views_of(self, layer_name: str) -> tuple[torch.Tensor, ...]:
-        tensor = self.tensors[self.plan.place_of(layer_name)[1]]
+        first, stop = self.plan.page_of(layer_name)
+        tensor = self.tensors[self.plan.place_of(layer_name)[1]][:, first:stop]
         spec = self.plan.spec_of(layer_name)
         if isinstance(spec, AttentionSpec):
             scales, dtype = scales_of(tensor, spec), torch_dtype(spec.dtype)

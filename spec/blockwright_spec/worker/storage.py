@@ -1,8 +1,10 @@
 """Part four, chapter 4: how a device's memory becomes blocks: the possible plans, and their results.
 
-A block is one page on each of several tensors and belongs to one group at a time. The j-th layer of every group lies on
-tensor j, so that groups of different kinds share one space of block ids. A plan chooses the groups, how many tokens a
-block of each holds, the pages, and the number of blocks; its laws define the right choices.
+A block is one page on each of several tensors and belongs to one group at a time, so that groups of different kinds
+share one space of block ids. The j-th layer of every group lies on tensor j. A packed plan has one tensor and one group
+a kind, whose layers lie one behind the other in a page: kinds with more layers have fewer tokens per block, and none
+needs several tables. A plan chooses the groups, how many tokens a block of each holds, the pages, and the number of
+blocks; its laws define the right choices.
 """
 
 from collections.abc import Iterator
@@ -40,14 +42,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
-    """Layers that share a block table: their numbers, in the order of their tensors, and the tokens per block.
+    """Layers that share a block table: their numbers, and the tokens per block.
 
-    `waste` is the bytes of a block that none of them uses, as the plan reports it.
+    `waste` is the bytes of a block that none of them uses, as the plan reports it. In a packed plan each layer begins
+    at an offset of its own in the page, in bytes; else each has a tensor of its own, in order, and there are none.
     """
 
     layers: tuple[int, ...]
     block_size: int
     waste: int
+    offsets: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,19 @@ def held_in_all(plan: StoragePlan) -> int:
 def block_bytes(plan: StoragePlan) -> int:
     """Return the bytes of a block: a page on every tensor."""
     return sum(plan.pages)
+
+
+def places(plan: StoragePlan, group: PlannedGroup) -> tuple[tuple[int, int, int], ...]:
+    """Return where each layer of a group lies: the tensor, and in its page the first byte and the one after all."""
+    sizes = tuple(page(plan.layers[layer], group.block_size) for layer in group.layers)
+    if not group.offsets:
+        return tuple((tensor, 0, size) for tensor, size in enumerate(sizes))
+    return tuple((0, first, first + size) for first, size in zip(group.offsets, sizes, strict=True))
+
+
+def is_packed(plan: StoragePlan) -> bool:
+    """Return whether layers have offsets in one page."""
+    return any(group.offsets for group in plan.groups)
 
 
 def used_bytes(plan: StoragePlan, group: PlannedGroup) -> int:

@@ -1,17 +1,30 @@
 """Part four, chapter 5: the laws of plans: which layouts of a device's memory are right; and all laws of part four."""
 
 from fractions import Fraction
+from itertools import pairwise
 
 from ..law import listed
 from .input_laws import INPUT_LAWS, ROW_LAWS
-from .storage import StoragePlan, block_bytes, config_of, held, held_in_all, may_hold, page, plain_plans, used_bytes
+from .storage import (
+    StoragePlan,
+    block_bytes,
+    config_of,
+    held,
+    held_in_all,
+    is_packed,
+    may_hold,
+    places,
+    plain_plans,
+    used_bytes,
+)
 
 
 def law_layer_has_one_place(plan: StoragePlan) -> bool:
-    """LAYOUT-1: every layer is in exactly one group, once, and on its own tensor there."""
+    """LAYOUT-1: every layer is in exactly one group, once, and no two of a group share a byte of a block."""
     placed = sorted(layer for group in plan.groups for layer in group.layers)
+    own = [sorted(places(plan, group)) for group in plan.groups]
     return placed == list(range(len(plan.layers))) and all(
-        0 < len(group.layers) <= len(plan.pages) for group in plan.groups
+        group and all(one[0] < other[0] or one[2] <= other[1] for one, other in pairwise(group)) for group in own
     )
 
 
@@ -27,11 +40,9 @@ def law_group_is_of_one_kind(plan: StoragePlan) -> bool:
 
 def law_page_holds_its_layers(plan: StoragePlan) -> bool:
     """LAYOUT-3: a page has room for what any layer on its tensor keeps of a block, and every tensor has a layer."""
-    tensors = {tensor for group in plan.groups for tensor, _ in enumerate(group.layers)}
-    return tensors == set(range(len(plan.pages))) and all(
-        page(plan.layers[layer], group.block_size) <= plan.pages[tensor]
-        for group in plan.groups
-        for tensor, layer in enumerate(group.layers)
+    own = [place for group in plan.groups for place in places(plan, group)]
+    return {tensor for tensor, _, _ in own} == set(range(len(plan.pages))) and all(
+        stop <= plan.pages[tensor] for tensor, _, stop in own
     )
 
 
@@ -56,8 +67,8 @@ def law_waste_is_what_nobody_uses(plan: StoragePlan) -> bool:
 
 
 def law_page_is_whole(plan: StoragePlan) -> bool:
-    """LAYOUT-8: every page is a whole number of units, so that what lies in it is aligned."""
-    return all(size % plan.unit == 0 for size in plan.pages)
+    """LAYOUT-8: every page is a whole number of units, and every layer begins after one, so that all is aligned."""
+    return all(size % plan.unit == 0 for size in (*plan.pages, *(at for group in plan.groups for at in group.offsets)))
 
 
 def law_no_plain_plan_is_worth_more(plan: StoragePlan) -> bool:
@@ -79,6 +90,12 @@ def law_waste_is_permitted(plan: StoragePlan) -> bool:
     return wasted <= plan.padding * sum(counts) * block_bytes(plan)
 
 
+def law_packed_plan_has_a_table_for_each_kind(plan: StoragePlan) -> bool:
+    """LAYOUT-11: a packed plan has one tensor, and as many groups as there are kinds and declared block sizes."""
+    kinds = {(layer.kind, layer.block_size) for layer in plan.layers}
+    return not is_packed(plan) or (len(plan.pages), len(plan.groups)) == (1, len(kinds))
+
+
 STORAGE_LAWS = (
     listed(law_layer_has_one_place, "vLLM get_kv_cache_config: kv_cache_groups"),
     listed(law_group_is_of_one_kind, "vLLM KVCacheGroupSpec"),
@@ -90,6 +107,7 @@ STORAGE_LAWS = (
     listed(law_page_is_whole, "vLLM page_size_padded"),
     listed(law_no_plain_plan_is_worth_more, "vLLM get_kv_cache_groups: the group size is chosen by a rule of thumb"),
     listed(law_waste_is_permitted, "vLLM page_size_padded"),
+    listed(law_packed_plan_has_a_table_for_each_kind, "Jenga, transformers: pages in sizes of their own"),
 )
 """Every law of plans."""
 

@@ -59,6 +59,7 @@ class Engine:
         )
         max_encoder_len = max(job.encoder for job in schedule.jobs)
         plan = plan_of(self.model, config, max_encoder_len, schedule.grow_blocks)
+        self.fired["packed caches"] += bool(plan.groups[0].offsets)
         self.manager = package.KVCacheManager(
             in_package(package, plan.config),
             config.max_model_len,

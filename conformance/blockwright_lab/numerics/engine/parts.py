@@ -36,6 +36,7 @@ def plan_of(model: HybridModel, config: EngineConfig, max_encoder_len: int, grow
     """Lay out the caches: what one request of the maximum length needs, and the spare blocks."""
     options: dict[str, Any] = {
         "max_block_size": 64 if grows else 1,
+        "packed": grows,
         "max_padding": 1.0,
         "max_num_batched_tokens": config.max_num_batched_tokens,
         "enable_caching": config.enable_caching,
