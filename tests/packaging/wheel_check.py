@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
-LARGEST = 3_600_000  # bytes of a wheel: a few percent above what one takes; a library packed by mistake takes more
+LARGEST = 3_500_000  # bytes of a wheel: a few percent above what one takes; a library packed by mistake takes more
 
 ASK = """
 import importlib.util, sys
