@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from itertools import count
 from typing import Any, ClassVar
@@ -32,7 +33,7 @@ from blockwright_spec.manager.state import Absent, Running, State, Waiting
 from blockwright_spec.manager.told import evicted
 from blockwright_spec.reads import Prefix
 
-from .checker.history import History, HistoryError, shortest
+from .checker.history import History, HistoryError, replayed, shortest
 from .checker.lockstep import Compared
 from .kv_cache import requests as options
 from .kv_cache.actions import PROMPTED, RUNNING, WAITING, WHOLE
@@ -117,25 +118,32 @@ class Engine(History[State, ManagerAdapter]):
             self.blame(self.plane.misread(self.state), "DATA-1")
 
     def again(self, action: Any) -> Iterator[Any]:
-        """Yield the calls of an action's kind, where it is made, that the scope allows now, the simplest first."""
+        """Yield the calls like an action that the scope allows now in its place, those of its own prompt first."""
         scope, kind = self.world.scope, KINDS[action.kind] if isinstance(action, Call) else type(action)
         if kind in WHOLE:
             yield from kind.allowed(scope, self.state)
             return
         request = self.state.requests[action.slot]
         known = RUNNING if isinstance(request, Running) else WAITING if isinstance(request, Waiting) else PROMPTED
-        prefixes = [getattr(request, "prefix", getattr(action, "prefix", None))]
-        if isinstance(request, Absent) and prefixes[0] is not None:
-            prefixes = [*(each for each in scope.prompts if len(each[1]) < len(prefixes[0][1])), *prefixes]
-        for prefix in prefixes if kind in known and prefixes[0] is not None else ():
+        own = getattr(request, "prefix", getattr(action, "prefix", None))
+        others = scope.prompts if isinstance(request, Absent) else ()
+        for prefix in (own, *others) if kind in known and own is not None else ():
             yield from kind.allowed(scope, self.state, action.slot, prefix)
 
 
 def told_as_test(error: HistoryError, factory: Any, has_data: bool) -> HistoryError:
-    """Return an error with the shortest way to the same violation that was found, and its test."""
-    world = KVCacheWorld(error.scope, factory, is_long=True)
-    found = shortest(lambda: Engine(world, has_data), error.violation)
-    return HistoryError(error.scope, found, world.script(found.actions, f"{found.law}: {found.detail}"))
+    """Shorten the way of an error, once, in the smallest pool that shows a violation; return it with its test."""
+    if error.script:
+        return error
+    for part in range(SIZES + 1):
+        world = KVCacheWorld(sized(error.scope, part), factory, is_long=True)
+        make = partial(Engine, world, has_data)
+        if part == SIZES or (found := replayed(make(), error.violation.actions)) is not None:
+            break
+    found = shortest(make, found or error.violation)
+    error.scope, error.violation = world.scope, found
+    error.script = world.script(found.actions, f"{found.law}: {found.detail}")
+    return error
 
 
 def call(name: str = "", **arguments: Any) -> Callable[[Callable[..., Any]], Any]:
