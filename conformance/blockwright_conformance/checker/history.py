@@ -141,10 +141,10 @@ def shortest(make: Callable[[], Drawn], violation: Violation, seconds: float = S
 
     def shows(actions: tuple[Any, ...]) -> bool:
         nonlocal best
-        found = replayed(make(), actions) if time.process_time() < ends else None
-        is_simpler = found is not None and cost(found.actions) < cost(best.actions)
-        best = found if found is not None and is_simpler else best
-        return is_simpler
+        is_simpler = time.process_time() < ends and cost(actions) < cost(best.actions)
+        found = replayed(make(), actions) if is_simpler else None
+        best = found or best
+        return found is not None
 
     before: tuple[Any, ...] = ()
     while before != best.actions:
@@ -155,29 +155,23 @@ def shortest(make: Callable[[], Drawn], violation: Violation, seconds: float = S
                 at += 0 if shows(best.actions[:at] + best.actions[at + size :]) else size
             size //= 2
         for at in range(len(best.actions)):
-            own = weight(best.actions[at : at + 1])
-            others = in_place(make(), best.actions[: at + 1])
-            any(shows((*best.actions[:at], each, *best.actions[at + 1 :])) for each in others if weight((each,)) < own)
+            any(map(shows, changed(make, best.actions, at)))
         if before == best.actions and len(before) > SHORT:
-            any(map(shows, otherwise(make, before)))
+            fewer = [before[:at] + before[at + 1 :] for at in range(len(before))]
+            any(shows(each) for rest in fewer for at in range(len(rest)) for each in changed(make, rest, at))
     return best
 
 
-def otherwise(make: Callable[[], Drawn], actions: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yield the ways in which one action is left out and one of the others is made differently."""
-    for left_out in reversed(range(len(actions))):
-        rest = actions[:left_out] + actions[left_out + 1 :]
-        for at in range(len(rest)):
-            for each in in_place(make(), rest[: at + 1]):
-                yield (*rest[:at], each, *rest[at + 1 :])
+def changed(make: Callable[[], Drawn], actions: tuple[Any, ...], at: int) -> Iterator[tuple[Any, ...]]:
+    """Yield ways with another action in one place, one that the scope allows there, the simplest first."""
+    replayed(history := make(), actions[:at])
+    for own in actions[at : at + 1]:
+        for each in sorted(history.again(own), key=lambda each: cost((each,))):
+            yield (*actions[:at], each, *actions[at + 1 :])
 
 
 def cost(actions: tuple[Any, ...]) -> tuple[int, int, str]:
-    return len(actions), *weight(actions)
-
-
-def weight(actions: tuple[Any, ...]) -> tuple[int, str]:
-    return len(repr(actions)), repr(actions)
+    return len(actions), len(repr(actions)), repr(actions)
 
 
 def replayed(history: Drawn, actions: tuple[Any, ...]) -> Violation | None:
@@ -190,10 +184,3 @@ def replayed(history: Drawn, actions: tuple[Any, ...]) -> Violation | None:
     except HistoryError as error:
         return error.violation
     return None
-
-
-def in_place(history: Drawn, actions: tuple[Any, ...]) -> list[Any]:
-    """Return the actions that could be made in place of the last, the simplest first."""
-    replayed(history, actions[:-1])
-    others = [each for each in history.again(actions[-1]) if each != actions[-1]]
-    return sorted(others, key=lambda each: weight((each,)))
