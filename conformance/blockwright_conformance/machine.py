@@ -126,8 +126,7 @@ class Engine(History[State, ManagerAdapter]):
         request = self.state.requests[action.slot]
         known = RUNNING if isinstance(request, Running) else WAITING if isinstance(request, Waiting) else PROMPTED
         own = getattr(request, "prefix", getattr(action, "prefix", None))
-        others = scope.prompts if isinstance(request, Absent) else ()
-        for prefix in (own, *others) if kind in known and own is not None else ():
+        for prefix in (own, *scope.prompts * isinstance(request, Absent)) if kind in known and own is not None else ():
             yield from kind.allowed(scope, self.state, action.slot, prefix)
 
 
@@ -218,6 +217,7 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
         scope = self.world.scope
         special = {"start": scope.in_flight > len(self.state.flights) or "start" in scope.calls}
         special |= {"copies": bool(self.state.copies), "idle": absent(self.state) is not None}
+        special["look"] = not scope.calls.isdisjoint(("hold", "use"))
         special["waiting"] = any(isinstance(each, Waiting) for each in self.state.requests)
         is_known = name not in ("reset", "forget", "clear") or bool(self.state.keys)  # else there is nothing to lose
         return special.get(name, name in scope.calls and is_known)
@@ -290,9 +290,9 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
     def admit_and_load(self, prompt: int, pick: int) -> Any:
         return self.running(self.admitted(options.Admit, prompt, pick, external=True))
 
-    @call("hold", target=hits, prompt=PICKS, pick=PICKS)
-    def look_up(self, prompt: int, pick: int) -> Any:
-        action = self.admitted(options.Find, prompt, pick)
+    @call("look", target=hits, uses=st.booleans(), prompt=PICKS, pick=PICKS)
+    def look_up(self, uses: bool, prompt: int, pick: int) -> Any:
+        action = self.admitted(options.Touch if uses and self.may("use") else options.Find, prompt, pick)
         return stateful.multiple() if action is None else action.slot
 
     @call("hold", target=requests, hit=stateful.consumes(hits))

@@ -141,8 +141,7 @@ def shortest(make: Callable[[], Drawn], violation: Violation, seconds: float = S
 
     def shows(actions: tuple[Any, ...]) -> bool:
         nonlocal best
-        is_simpler = time.process_time() < ends and cost(actions) < cost(best.actions)
-        found = replayed(make(), actions) if is_simpler else None
+        found = replayed(make(), actions) if time.process_time() < ends and cost(actions) < cost(best.actions) else None
         best = found or best
         return found is not None
 

@@ -42,7 +42,6 @@ def drawn(digest: str) -> bytes:
 
 
 def sampled(of: str, profile: Profile) -> list[Mutation]:
-    """Return so many mutants as a profile draws, all of them in others, in their order."""
     able = [each for each in all_mutations() if each.of == of and profile.scope in each.key]
     size = SAMPLE[profile.name].get(of, len(able))
     picked = {mutation.digest for mutation in sorted(able, key=lambda each: drawn(each.digest))[:size]}
