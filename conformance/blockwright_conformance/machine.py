@@ -48,6 +48,7 @@ from .kv_cache.world import KVCacheWorld
 PICKS = st.integers(0, 63)
 """Of several ways to make a call, the one that is taken: the first is the simplest."""
 HAS_TORCH = find_spec("torch") is not None
+RESUMED: Any = (options.Admit, KINDS["Release"], options.Admit, options.Touch, options.Find)
 RARE = ("evicted", "hits", "copies", "refusals")
 """What histories should have much of (`hypothesis.target`)."""
 LAWS_EVERY = 4
@@ -303,12 +304,12 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
             self.made(options.AdmitHeld, 0, hit, request.prefix) if isinstance(request, Waiting) else None
         )
 
-    @call("waiting", target=requests, ends=st.booleans(), pick=PICKS)
-    def resume(self, ends: bool, pick: int) -> Any:
-        """Admit a request that waits, preempted or refused before, or end it."""
+    @call("waiting", target=requests, kind=st.sampled_from(RESUMED), pick=PICKS)
+    def resume(self, kind: Any, pick: int) -> Any:
+        """Admit a request that waits, preempted or refused before, end it, or look it up again."""
         slots = [(slot, each) for slot, each in enumerate(self.state.requests) if isinstance(each, Waiting)]
         slot, request = slots[pick % len(slots)]
-        return self.running(self.made(KINDS["Release"] if ends else options.Admit, pick, slot, request.prefix))
+        return self.running(self.made(kind, pick, slot, request.prefix))
 
     @call(target=steps, request=requests, pick=PICKS)
     def decode(self, request: int, pick: int) -> Any:
