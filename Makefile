@@ -41,7 +41,7 @@ COMPILE = BLOCKWRIGHT_DEVELOPMENT=$(BLOCKWRIGHT_DEVELOPMENT) $(SETUP)
 
 # The gates that check the checks; those that ask compiled code, and so run on both builds. Profile 'pr' goes through every
 # scope on the compiled core, which ships, and through those of 'quick' on the uncompiled one; 'nightly' through all on both.
-CHECKS := places damage mutants planted
+CHECKS := places hunts damage mutants planted
 BOTH := lockstep machine policies paged offload worker movement
 GATES_PURE := $(if $(findstring --gate,$(CONFORM_ARGS)),,$(addprefix --gate ,$(BOTH)))
 PURE_PROFILE := $(if $(findstring --,$(CONFORM_ARGS)),$(PROFILE),$(patsubst pr,quick,$(PROFILE)))

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from itertools import count
 from typing import Any, ClassVar
@@ -32,7 +33,7 @@ from blockwright_spec.manager.state import Absent, Running, State, Waiting
 from blockwright_spec.manager.told import evicted
 from blockwright_spec.reads import Prefix
 
-from .checker.history import History, HistoryError, shortest
+from .checker.history import History, HistoryError, replayed, shortest
 from .checker.lockstep import Compared
 from .kv_cache import requests as options
 from .kv_cache.actions import PROMPTED, RUNNING, WAITING, WHOLE
@@ -47,6 +48,7 @@ from .kv_cache.world import KVCacheWorld
 PICKS = st.integers(0, 63)
 """Of several ways to make a call, the one that is taken: the first is the simplest."""
 HAS_TORCH = find_spec("torch") is not None
+RESUMED: Any = (options.Admit, KINDS["Release"], options.Admit, options.Touch, options.Find)
 RARE = ("evicted", "hits", "copies", "refusals")
 """What histories should have much of (`hypothesis.target`)."""
 LAWS_EVERY = 4
@@ -117,25 +119,31 @@ class Engine(History[State, ManagerAdapter]):
             self.blame(self.plane.misread(self.state), "DATA-1")
 
     def again(self, action: Any) -> Iterator[Any]:
-        """Yield the calls of an action's kind, where it is made, that the scope allows now, the simplest first."""
+        """Yield the calls like an action that the scope allows now in its place, those of its own prompt first."""
         scope, kind = self.world.scope, KINDS[action.kind] if isinstance(action, Call) else type(action)
         if kind in WHOLE:
             yield from kind.allowed(scope, self.state)
             return
         request = self.state.requests[action.slot]
         known = RUNNING if isinstance(request, Running) else WAITING if isinstance(request, Waiting) else PROMPTED
-        prefixes = [getattr(request, "prefix", getattr(action, "prefix", None))]
-        if isinstance(request, Absent) and prefixes[0] is not None:
-            prefixes = [*(each for each in scope.prompts if len(each[1]) < len(prefixes[0][1])), *prefixes]
-        for prefix in prefixes if kind in known and prefixes[0] is not None else ():
+        own = getattr(request, "prefix", getattr(action, "prefix", None))
+        for prefix in (own, *scope.prompts * isinstance(request, Absent)) if kind in known and own is not None else ():
             yield from kind.allowed(scope, self.state, action.slot, prefix)
 
 
 def told_as_test(error: HistoryError, factory: Any, has_data: bool) -> HistoryError:
-    """Return an error with the shortest way to the same violation that was found, and its test."""
-    world = KVCacheWorld(error.scope, factory, is_long=True)
-    found = shortest(lambda: Engine(world, has_data), error.violation)
-    return HistoryError(error.scope, found, world.script(found.actions, f"{found.law}: {found.detail}"))
+    """Shorten the way of an error, once, in the smallest pool that shows a violation; return it with its test."""
+    if error.script:
+        return error
+    for part in range(SIZES + 1):
+        world = KVCacheWorld(sized(error.scope, part), factory, is_long=True)
+        make = partial(Engine, world, has_data)
+        if part == SIZES or (found := replayed(make(), error.violation.actions)) is not None:
+            break
+    found = shortest(make, found or error.violation)
+    error.scope, error.violation = world.scope, found
+    error.script = world.script(found.actions, f"{found.law}: {found.detail}")
+    return error
 
 
 def call(name: str = "", **arguments: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -210,6 +218,7 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
         scope = self.world.scope
         special = {"start": scope.in_flight > len(self.state.flights) or "start" in scope.calls}
         special |= {"copies": bool(self.state.copies), "idle": absent(self.state) is not None}
+        special["look"] = not scope.calls.isdisjoint(("hold", "use"))
         special["waiting"] = any(isinstance(each, Waiting) for each in self.state.requests)
         is_known = name not in ("reset", "forget", "clear") or bool(self.state.keys)  # else there is nothing to lose
         return special.get(name, name in scope.calls and is_known)
@@ -282,9 +291,9 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
     def admit_and_load(self, prompt: int, pick: int) -> Any:
         return self.running(self.admitted(options.Admit, prompt, pick, external=True))
 
-    @call("hold", target=hits, prompt=PICKS, pick=PICKS)
-    def look_up(self, prompt: int, pick: int) -> Any:
-        action = self.admitted(options.Find, prompt, pick)
+    @call("look", target=hits, uses=st.booleans(), prompt=PICKS, pick=PICKS)
+    def look_up(self, uses: bool, prompt: int, pick: int) -> Any:
+        action = self.admitted(options.Touch if uses and self.may("use") else options.Find, prompt, pick)
         return stateful.multiple() if action is None else action.slot
 
     @call("hold", target=requests, hit=stateful.consumes(hits))
@@ -295,12 +304,12 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
             self.made(options.AdmitHeld, 0, hit, request.prefix) if isinstance(request, Waiting) else None
         )
 
-    @call("waiting", target=requests, ends=st.booleans(), pick=PICKS)
-    def resume(self, ends: bool, pick: int) -> Any:
-        """Admit a request that waits, preempted or refused before, or end it."""
+    @call("waiting", target=requests, kind=st.sampled_from(RESUMED), pick=PICKS)
+    def resume(self, kind: Any, pick: int) -> Any:
+        """Admit a request that waits, preempted or refused before, end it, or look it up again."""
         slots = [(slot, each) for slot, each in enumerate(self.state.requests) if isinstance(each, Waiting)]
         slot, request = slots[pick % len(slots)]
-        return self.running(self.made(KINDS["Release"] if ends else options.Admit, pick, slot, request.prefix))
+        return self.running(self.made(kind, pick, slot, request.prefix))
 
     @call(target=steps, request=requests, pick=PICKS)
     def decode(self, request: int, pick: int) -> Any:

@@ -8,7 +8,7 @@ The state machine of managers (`machine`) goes through the same histories, one r
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any, Generic
 
@@ -19,14 +19,16 @@ from .world import M, S, World
 LAWS_EVERY = 16
 LEFT_OUT, RARELY = 0.3, 0.01
 """How many kinds of actions half of the walks do almost without, and how often they make them."""
-SHORTENING = 20.0
-"""Seconds that a finding is shortened for."""
+SHORTENING, SHORT = 20.0, 3
+"""Seconds that a finding is shortened for, and the actions of one that is short enough to be read."""
 
 
 class HistoryError(AssertionError):
     def __init__(self, scope: Any, violation: Violation, script: str = "") -> None:
-        super().__init__(f"{scope.name}: {violation.law}: {violation.detail}")
         self.scope, self.violation, self.script = scope, violation, script
+
+    def __str__(self) -> str:
+        return f"{self.scope.name}: {self.violation.law}: {self.violation.detail}"
 
 
 class History(Generic[S, M]):
@@ -45,7 +47,7 @@ class History(Generic[S, M]):
         return found
 
     def again(self, action: Any) -> Iterable[Any]:
-        """Return the actions like one that the scope allows now, the simplest first."""
+        """Return the actions like one that the scope allows now."""
         return self.kinds().get(self.world.kind(action), ())
 
     def act(self, action: Any) -> Compared:
@@ -131,15 +133,17 @@ def walks(make: Callable[[], Drawn], count: int, steps: int, first: int = 0) -> 
 
 
 def shortest(make: Callable[[], Drawn], violation: Violation, seconds: float = SHORTENING) -> Violation:
-    """Leave actions out of a way to a violation, and make simpler ones in their place, while one is still shown."""
-    ends, best = time.monotonic() + seconds, violation
+    """Leave actions out of a way to a violation, and make simpler ones in their place, while one is still shown.
+
+    Where nothing more can be left out so, one action is left out and another is made in some other way, together.
+    """
+    ends, best = time.process_time() + seconds, violation
 
     def shows(actions: tuple[Any, ...]) -> bool:
         nonlocal best
-        found = replayed(make(), actions) if time.monotonic() < ends else None
-        is_simpler = found is not None and cost(found.actions) < cost(best.actions)
-        best = found if found is not None and is_simpler else best
-        return is_simpler
+        found = replayed(make(), actions) if time.process_time() < ends and cost(actions) < cost(best.actions) else None
+        best = found or best
+        return found is not None
 
     before: tuple[Any, ...] = ()
     while before != best.actions:
@@ -150,10 +154,19 @@ def shortest(make: Callable[[], Drawn], violation: Violation, seconds: float = S
                 at += 0 if shows(best.actions[:at] + best.actions[at + size :]) else size
             size //= 2
         for at in range(len(best.actions)):
-            for other in simpler(make(), best.actions[: at + 1]):
-                if shows((*best.actions[:at], other, *best.actions[at + 1 :])):
-                    break
+            any(map(shows, changed(make, best.actions, at)))
+        if before == best.actions and len(before) > SHORT:
+            fewer = [before[:at] + before[at + 1 :] for at in range(len(before))]
+            any(shows(each) for rest in fewer for at in range(len(rest)) for each in changed(make, rest, at))
     return best
+
+
+def changed(make: Callable[[], Drawn], actions: tuple[Any, ...], at: int) -> Iterator[tuple[Any, ...]]:
+    """Yield ways with another action in one place, one that the scope allows there, the simplest first."""
+    replayed(history := make(), actions[:at])
+    for own in actions[at : at + 1]:
+        for each in sorted(history.again(own), key=lambda each: cost((each,))):
+            yield (*actions[:at], each, *actions[at + 1 :])
 
 
 def cost(actions: tuple[Any, ...]) -> tuple[int, int, str]:
@@ -170,10 +183,3 @@ def replayed(history: Drawn, actions: tuple[Any, ...]) -> Violation | None:
     except HistoryError as error:
         return error.violation
     return None
-
-
-def simpler(history: Drawn, actions: tuple[Any, ...]) -> list[Any]:
-    """Return the simpler actions that could be made in place of the last."""
-    replayed(history, actions[:-1])
-    found = list(history.again(actions[-1]))
-    return found[: found.index(actions[-1])] if actions[-1] in found else []

@@ -75,24 +75,8 @@ QUESTIONS = frozenset(("plan", "explain", "pin"))
 """Optional calls that change nothing: a manager without them is put through the scope without asking."""
 
 
-LATE_CALLS: Final = {"forget": "unlearn", "clear": "unlearn_all", "lease": "lease", "use": "touch"}
-"""Calls that came after managers had begun to declare none, each with the method of the adapter that makes it."""
-
-
-def undeclared(factory: object) -> Capabilities | None:
-    """Return the abilities of a manager that declares none: all calls but those without a method of its class."""
-    absent = {
-        call: f"the adapter has no method `{name}`" for call, name in LATE_CALLS.items() if not hasattr(factory, name)
-    }
-    calls = frozenset(NAMES["calls"]) - absent.keys()
-    can = Capabilities(frozenset(NAMES["kinds"]), calls, frozenset(NAMES["features"]), absent=absent)
-    return can if absent else None
-
-
 def capabilities_of(factory: object) -> Capabilities | None:
     """Return the abilities of a factory's managers, or None for all.
-
-    A factory without a declaration is put through scopes with `LATE_CALLS` only if it is a class with their methods.
 
     Raises:
         ValueError: its declaration is no `Capabilities`, or has an unknown name.
@@ -102,7 +86,7 @@ def capabilities_of(factory: object) -> Capabilities | None:
         raise ValueError(f"capabilities: expected a Capabilities, not {declared!r}")
     if declared is not None:
         check_names(declared)
-    return undeclared(factory) if declared is None else declared
+    return declared
 
 
 def check_names(declared: Capabilities) -> None:
@@ -157,8 +141,6 @@ def fitted(scope: Scope, capabilities: Capabilities | None) -> Scope:
 
 def fitting(scopes: Iterable[Scope], capabilities: Capabilities | None) -> list[Scope]:
     """Return what can be run of some scopes, each fitted; one that asks no more than another is not run twice."""
-    if capabilities is not None and capabilities.absent.keys() <= LATE_CALLS.keys() and capabilities.absent:
-        return [each for each in scopes if not each.calls & capabilities.absent.keys()]
     able = [each for scope in scopes if not lacking(each := fitted(scope, capabilities), capabilities)]
     if capabilities is None:
         return able

@@ -8,14 +8,19 @@ fit the sources any more. Every bug of the corpus must be caught, or listed as n
 A place in which the unchanged implementation fails as well would prove nothing: the gate `places` explores all of them,
 which takes ten times as long, by night.
 
+The gate `hunts` has the state machine look for some of the bugs, for some seconds, where lock-step finds them.
+
 Variants are uncompiled, whatever build the process runs.
 """
 
 import time
 from dataclasses import replace
+from typing import Any
 
 from blockwright_conformance.checker import explore
 from blockwright_conformance.gates import GateResult, Profile
+from blockwright_conformance.kv_cache.gate import hunted
+from blockwright_conformance.kv_cache.scopes import Scope
 from blockwright_conformance.rows import Listed
 
 from .bugs import BUGS, BY_ID, CORPUS, NOT_POSSIBLE
@@ -23,9 +28,12 @@ from .changes import Change
 from .known_bug import KnownBug, Place, Seen, TrialPlace
 from .variants import variant
 from .watch import LOADING, OutOfTimeError, rearm, watch
+from .worlds import adapter_on
 
 KIND = "known-bugs"
-CORE = "uncompiled core"
+CORE, FAILED = "uncompiled core", "KNOWN-0"
+HUNTED, EVERY, OFTEN = 30.0, 7, 5 / 6
+"""Seconds for which the machine looks for a bug, of how many bugs it looks for one, and the part that it must find."""
 
 
 def named(bug: KnownBug) -> str:
@@ -33,7 +41,6 @@ def named(bug: KnownBug) -> str:
 
 
 def summed(kind: str, places: list[GateResult]) -> list[GateResult]:
-    """Return one row for the places in which nothing is broken, as it should be, and those where something is."""
     sane = [row for row in places if not row.violations]
     sums = (sum(row.states for row in sane), sum(row.transitions for row in sane), 0, sum(row.seconds for row in sane))
     one = [GateResult(kind, f"unchanged, in {len(sane)} places", CORE, *sums)] if sane else []
@@ -49,12 +56,8 @@ def corpus(rows: list[GateResult]) -> GateResult:
 
 
 def sane(name: str, profile: Profile) -> GateResult:
-    """Look at the implementation itself, unchanged: nothing may be broken."""
     place, started = PLACES[name], time.perf_counter()
-    try:
-        seen = seen_in(place, (), judged=True)
-    except (Exception, OutOfTimeError) as error:
-        seen = Seen(("KNOWN-0",), 0, told_of(error))
+    seen = seen_in(place, (), judged=True)
     law = next(iter(seen.laws), "")
     row = row_from(f"unchanged: {place.title}", seen, time.perf_counter() - started)
     return replace(row, kind="places", law=law, detail=seen.detail, violations=int(bool(law)))
@@ -63,32 +66,39 @@ def sane(name: str, profile: Profile) -> GateResult:
 def shown(name: str, profile: Profile) -> GateResult:
     """Put one bug back and see which laws are broken after the shortest way to any fault."""
     bug, started = BY_ID[name.partition(" ")[0]], time.perf_counter()
-    try:
-        seen = seen_in(bug.place, bug.changes, judged=False)
-        detail = verdict(bug, seen.laws, seen.length)
-    except (Exception, OutOfTimeError) as error:
-        seen, detail = Seen(), told_of(error)
+    seen = seen_in(bug.place, bug.changes, judged=False)
+    detail = seen.detail if FAILED in seen.laws else verdict(bug, seen.laws, seen.length)
     caught = int(bug.law in seen.laws)
     row = row_from(named(bug), seen, time.perf_counter() - started)
     return replace(row, law=bug.law, detail=detail, violations=1 - caught, tried=1, passed=caught)
 
 
+def found(name: str, profile: Profile) -> GateResult:
+    place: Any = (bug := BY_ID[name.partition(" ")[0]]).place
+    row = hunted(place.scope, adapter_on(variant(*bug.changes), place.adapter), HUNTED)
+    return replace(row, kind="hunts", scope=name, law="", violations=0, tried=1, passed=row.violations)
+
+
+def often(rows: list[GateResult], profile: Profile) -> list[GateResult]:
+    low = sum(row.passed for row in rows) < OFTEN * len(rows)
+    return [*rows, GateResult("hunts", "five of six are found", CORE, 0, 0, int(low), 0.0, "KNOWN-1" * low)]
+
+
 def seen_in(place: Place | TrialPlace, changes: tuple[Change, ...], judged: bool) -> Seen:
-    with explore.collector_resting(), watch():  # what the collector has to do at the end is no action
-        rearm(LOADING)
-        package = variant(*changes)
-        rearm()
-        return place.look(package, judged)
+    try:
+        with explore.collector_resting(), watch():  # what the collector has to do at the end is no action
+            rearm(LOADING)
+            package = variant(*changes)
+            rearm()
+            return place.look(package, judged)
+    except OutOfTimeError:
+        return Seen((FAILED,), 0, "runs on and on: one action took longer than it may")
+    except Exception as error:
+        return Seen((FAILED,), 0, f"{type(error).__name__}: {error}")
 
 
 def row_from(scope: str, seen: Seen, seconds: float) -> GateResult:
     return GateResult(KIND, scope, CORE, seen.states, seen.transitions, 0, seconds, script=seen.script)
-
-
-def told_of(error: BaseException) -> str:
-    if isinstance(error, OutOfTimeError):
-        return "runs on and on: one action took longer than it may"
-    return f"{type(error).__name__}: {error}"
 
 
 def verdict(bug: KnownBug, laws: tuple[str, ...], length: int) -> str:
@@ -105,3 +115,5 @@ PLACES = {f"{place.title}, place {at}": place for at, place in enumerate(dict.fr
 
 GATE = Listed([named(bug) for bug in BUGS], shown, lambda rows, profile: [*rows, corpus(rows)])
 UNCHANGED = Listed(PLACES, sane, lambda rows, profile: summed("places", rows))
+MACHINES = [named(bug) for bug in BUGS if isinstance(getattr(bug.place, "scope", None), Scope)]
+HUNTS = Listed(MACHINES[::EVERY], found, often)

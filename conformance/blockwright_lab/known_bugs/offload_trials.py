@@ -79,7 +79,6 @@ class Copies(LateHandler):
 
 
 def shelf(offload: Any, num_blocks: int) -> Any:
-    """Return places of a medium below the host."""
     interfaces = offload.tiers.interfaces
     places = type("Places", (interfaces.BlockIDsLoadStoreSpec,), {"medium": staticmethod(lambda: "SHELF")})
     kind = type("Shelf", (offload.tiers.backend.SlotBackend,), {"spec_of": lambda _, keys, ids: places(ids)})
@@ -87,7 +86,6 @@ def shelf(offload: Any, num_blocks: int) -> Any:
 
 
 def worker_of(offload: Any, handler: Any, *below: type) -> Any:
-    """Return a worker with one handler between the host and the device, and between the host and what is below it."""
     worker = offload.OffloadingWorker()
     for kind in dict.fromkeys((offload.GPULoadStoreSpec, *below)):
         worker.register_handler(offload.CPULoadStoreSpec, kind, handler)

@@ -66,7 +66,6 @@ class Engine:
         return self.core.Request(name, list(tokens), self.unit)
 
     def step(self, request: Any, end: int, length: int = 0, hit: Any = None) -> None:
-        """Compute a request up to a token, after a hit."""
         begin = request.num_computed_tokens + length
         if self.manager.allocate_slots(request, end - begin, length, hit) is None:
             raise AssertionError("the pool has room")
@@ -122,7 +121,6 @@ class Engine:
             self.connector.poll()
 
     def lose(self) -> None:
-        """Let other prompts take every block of the device."""
         self.settle()
         for number in range(80, 86):
             other = self.request(f"other {number}", (number,) * 32)

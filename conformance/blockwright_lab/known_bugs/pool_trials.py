@@ -213,7 +213,6 @@ def interrupts(package: ModuleType) -> Iterator[Fault]:
 
 
 def chain_of(package: ModuleType, count: int) -> list[Any]:
-    """Return the events of blocks of one token, one behind the other."""
     stored = package.events.BlockStored
     return [stored(at + 1, at or None, at.to_bytes(4, "little"), 1) for at in range(count)]
 

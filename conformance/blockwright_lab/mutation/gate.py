@@ -42,7 +42,6 @@ def drawn(digest: str) -> bytes:
 
 
 def sampled(of: str, profile: Profile) -> list[Mutation]:
-    """Return so many mutants as a profile draws, all of them in others, in their order."""
     able = [each for each in all_mutations() if each.of == of and profile.scope in each.key]
     size = SAMPLE[profile.name].get(of, len(able))
     picked = {mutation.digest for mutation in sorted(able, key=lambda each: drawn(each.digest))[:size]}
@@ -63,12 +62,15 @@ def run(profile: Profile, progress: Advance) -> list[GateResult]:
     rows = []
     for of, floor in FLOOR[profile.name].items():
         own = [each for each in results if each.mutation.of == of]
-        listed = [each for each in mutations if each.of == of and reason_for(each)]
-        files = dict.fromkeys(each.file for each in mutations if each.of == of)
-        rows += [of_file(file, own, listed) for file in files]
-        rows += [of_all(of, own, len(listed), floor)] if files else []
-        rows += [of_survivor(each.mutation) for each in own if not each.killer]
+        rows += report(of, [each for each in mutations if each.of == of], own, floor)
     return rows
+
+
+def report(name: str, mutations: list[Mutation], results: list[Result], floor: int) -> list[GateResult]:
+    listed, files = list(filter(reason_for, mutations)), dict.fromkeys(each.file for each in mutations)
+    rows = [of_file(file, results, listed) for file in files]
+    rows += [of_survivor(each.mutation) for each in results if not each.killer]
+    return rows + [of_all(name, results, len(listed), floor)] * bool(files)
 
 
 def attempt(mutations: list[Mutation], profile: Profile, progress: Advance) -> list[Result]:
@@ -85,14 +87,10 @@ def attempt(mutations: list[Mutation], profile: Profile, progress: Advance) -> l
 
 
 def alone(name: str, most: int) -> list[GateResult]:
-    """Return the rows of a target: of so many of its mutants, drawn by their lots."""
     owner = target(name)
     able = [each for each in all_mutations() if target_of(each.file) is owner]
     picked = sorted(able, key=lambda each: drawn(each.digest))[:most]
-    results = judged(name, [each for each in picked if not reason_for(each)])
-    rows = [of_file(file, results, [each for each in picked if reason_for(each)]) for file in owner.files]
-    rows += [of_survivor(each.mutation) for each in results if not each.killer]
-    return [*rows, of_all(name, results, len(picked) - len(results), owner.floor)]
+    return report(name, picked, judged(name, [each for each in picked if not reason_for(each)]), owner.floor)
 
 
 # --- the report

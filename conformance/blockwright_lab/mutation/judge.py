@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from hashlib import blake2b
+from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 from types import CodeType, FrameType
@@ -195,6 +196,8 @@ class Runner:
     def pytest_runtestloop(self, session: Any) -> bool:
         """Try the mutants, and at last the tests that killed without any: one that fails then kills nothing."""
         self.items = {item.nodeid: item for item in session.items}
+        for name in self.owner.loads:
+            import_module(name)
         gc.collect()
         gc.freeze()
         if not self.surveyed():

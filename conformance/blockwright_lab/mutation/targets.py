@@ -20,6 +20,7 @@ class Target:
     """What is not mutated: a function, a class, or ``guards of`` a function, with the reason."""
     floor: int = 0
     """Per cent of its mutants that must be killed, where it is run alone: the gate leaves it out then."""
+    loads: tuple[str, ...] = ()  # imported once, before processes are forked: vLLM takes longer than a test may
 
 
 ROWS = rows_of(__file__)

@@ -133,7 +133,6 @@ def capabilities_of(name: str) -> Capabilities:
 
 
 def deviation(engines: list[str], standing: str, reason: str, bugs: Sequence[str] = (), **rest: Any) -> Deviation:
-    """Return what a row of the file says; a long reason is broken into lines there."""
     return Deviation(standing=Standing[standing], reason=" ".join(reason.split()), bugs=tuple(bugs), **rest)
 
 

@@ -165,7 +165,6 @@ def load(version: str, peer_path: Path) -> VllmEngine:
 def vllm(
     version: str, groups: str, num_blocks: int, *, caching: bool = True, eagle: bool = False, **options: Any
 ) -> tuple[Any, Callable[..., Any]]:
-    """Return a manager for a script, and what makes its requests."""
     config = Config(tuple(starmap(Group, layers(groups))), num_blocks, 64, caching, eagle)
     engine, unit = VllmEngine(version), options.get("hash_block_size", hash_unit(config))
     return engine.manager(config, **options), lambda name, tokens, **more: engine.request(name, 0, tokens, unit, **more)

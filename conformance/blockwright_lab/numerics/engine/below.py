@@ -116,7 +116,6 @@ class Carrier(LateHandler):
         return True
 
     def ordered(self, data: bytes) -> bytes:
-        """Write numbers with the first byte first or last."""
         if self.config.byte_order == "<":
             return data
         return b"".join(data[at : at + 8][::-1] for at in range(0, len(data), 8))

@@ -59,7 +59,6 @@ class LateCopies(LateHandler):
 
 
 def ours(spec: Any) -> LoadStoreSpec:
-    """Return a place of a transfer in this package's own classes."""
     made = GPULoadStoreSpec if spec.medium() == "GPU" else CPULoadStoreSpec
     return made(list(spec.block_ids))
 
