@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 from blockwright import Request
@@ -119,13 +120,12 @@ class Routing:
                 hits = self._fleet.matches(request, self._size)
             else:
                 hits = [each.match(request.all_token_ids, cache_salt=salt) for each in self._indices]
-        known = zip(hits, self._requests, self._tokens, strict=True)
-        costs = [self._cost(Seen(num_tokens, *each)) for each in known]
-        engines = [each for each in range(count) if each not in self.down]
-        if not engines:
-            raise InvalidArgumentError("fails: no engine is left for a request; let one of them come back")
+        costs = [*map(self._cost, map(Seen, repeat(num_tokens), hits, self._requests, self._tokens))]
         # Of equal ones the next in turn, or the first would get all requests of a trace without hits.
-        chosen = min(engines, key=lambda each: (costs[each], (each - number) % count))
+        turn = [at % count for at in range(number, number + count) if at % count not in self.down]
+        if not turn:
+            raise InvalidArgumentError("fails: no engine is left for a request; let one of them come back")
+        chosen = min(turn, key=costs.__getitem__)
         self._requests[chosen] += 1
         self._tokens[chosen] += num_tokens
         return chosen

@@ -30,6 +30,7 @@ from blockwright.replay.routers import Routing
 from blockwright.replay.step_time import Linear, StepTime
 
 _STEP_TIME: Final = Linear(base=0.02, tokens=1e-4)
+_MOST_FRESH: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +159,23 @@ def serve_timed(
     coming, times = _Coming(requests, options), Times(len(requests))
     first = clock.now = coming.next_at()
 
+    fresh: dict[int, Request] = {}  # that a router has hashed, until an engine looks at them
+
+    def hashed(number: int) -> Request:
+        made = make(number)
+        # Long queues would hold many prompts: those are made again.
+        if len(fresh) < _MOST_FRESH:
+            fresh[number] = made
+        return made
+
     def begun(number: int, arrival: float) -> Run:
         recorded = requests[number]
-        return Run(make(number), number, arrival, recorded, options.answer(recorded))
+        request = fresh.pop(number) if number in fresh else make(number)
+        return Run(request, number, arrival, recorded, options.answer(recorded))
 
     decode = way.engines - way.prefill
     engines = [Engine(at, pool, options, times, begun, at >= decode) for at, pool in enumerate(pools)]
-    known = (options.event_delay, make, pools[0].block_size, pools[0].is_plain)
+    known = (options.event_delay, hashed, pools[0].block_size, pools[0].is_plain)
     # Prompts alone are computed by the last engines, whose router is then the one that was asked for.
     back = Routing("load" if way.prefill else way.router, decode, *known)
     front = Routing(way.router, way.prefill, *known) if way.prefill else back
