@@ -203,7 +203,7 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
         (["--groups", "absent.json"], "--groups: absent.json does not say which layers the model has"),
         (["--hints", "oracle", "--groups", "mamba"], "--hints: are of layers that keep all blocks"),
         (["--step-time", "h100", "--concurrency", "2"], "--groups: full does not say which layers the model has"),
-        (["--fail", "2@x", "--concurrency", "2"], "--fail: expected 2@300, 2@300+60 or router@300, not '2@x'"),
+        (["--fail", "2@x", "--concurrency", "2"], "--fail: expected 2@300, 2@300+60, router@300 or router@300+5, not '2@x'"),
         (["--fail", "0@1", "--concurrency", "2"], "fails: no engine is left for a request; let one of them come back"),
         (["--fail", "3@1", "--concurrency", "2", "--engines", "3"], "fails: there is no engine 3"),
         (["--warmup", "100000"], "skip: leaves no request to count"),

@@ -151,7 +151,10 @@ _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
         ),
         "--transfer-speed": ({"type": float, "metavar": "RATE"}, "tokens a second from there (default: at once)"),
         "--router": ({"default": "round"}, f"{', '.join(ROUTERS)}, or module:function of your own (default: round)"),
-        "--fail": ({"action": "append", "default": []}, "2@300: engine 2 fails then; 2@300+60: for 60 s; router@300"),
+        "--fail": (
+            {"action": "append", "default": []},
+            "2@300: engine 2 fails then; 2@300+60: for 60 s; or router@300",
+        ),
         "--price": ({"type": float, "metavar": "PER_HOUR"}, "of an engine: adds the cost of a million tokens"),
         "--sweep": ({"nargs": "+"}, f"all combinations, as engines=1..8 host=0,64GiB; of {', '.join(_AXES)}"),
     },
@@ -234,8 +237,8 @@ def _overlap(args: argparse.Namespace) -> Overlap | None:
     if args.transfer_speed is not None:
         given["transfer"] = 1 / _speed("transfer", args.transfer_speed)
     for text in args.fail:
-        if not (match := _FAIL.fullmatch(text)) or (match[1] == "router" and match[3]):
-            raise InvalidArgumentError(f"--fail: expected 2@300, 2@300+60 or router@300, not {text!r}")
+        if not (match := _FAIL.fullmatch(text)):
+            raise InvalidArgumentError(f"--fail: expected 2@300, 2@300+60, router@300 or router@300+5, not {text!r}")
         which = -1 if match[1] == "router" else int(match[1])
         given["fails"] = (*given.get("fails", ()), (which, float(match[2]), float(match[3] or "inf")))
     if args.concurrency is not None:

@@ -50,7 +50,7 @@ class Overlap:
         drafts, acceptance: tokens that are drafted for each request and step, and how likely one is accepted if those
             before it are.
         fails: of an engine that fails its number, how many seconds after the first arrival, and for how many; -1 is the
-            router, which then forgets what engines have cached.
+            router, which then knows of no engine what it has cached, until they send it a snapshot of that.
 
     Raises:
         InvalidArgumentError: a value out of range, or fewer tokens in a step than all requests may decode.
@@ -185,7 +185,7 @@ def serve_timed(
         return (back, which) if which < decode else (front, which - decode)
 
     changes = [(first + after, which, True) for which, after, _ in options.fails]
-    changes += [(first + after + seconds, which, False) for which, after, seconds in options.fails if which >= 0]
+    changes += [(first + after + seconds, which, False) for which, after, seconds in options.fails if seconds < inf]
     changes.sort(reverse=True)
     if (last := max((which for which, *_ in options.fails), default=0)) >= len(engines):
         raise InvalidArgumentError(f"fails: there is no engine {last}; they are numbered from 0 on")
@@ -201,8 +201,7 @@ def serve_timed(
     def send(number: int, at: float, entry: Run | tuple[int, float], router: Routing) -> Engine:
         nonlocal routed
         begin = time.perf_counter()
-        salt = way.keeping.tenant(number) if way.keeping.tenant else None
-        chosen = router.choose(number, coming.tokens[number], salt, at)
+        chosen = router.choose(number, coming.tokens[number], at)
         engine, sent[number] = engines[chosen + (decode if router is not back else 0)], (router, chosen)
         routed += time.perf_counter() - begin
         engine.waiting.append(entry)
@@ -239,8 +238,10 @@ def serve_timed(
         if changes and changes[-1][0] <= at:
             clock.now, which, is_down = changes.pop()
             router, local = of(which) if which >= 0 else (front, which)
-            if which < 0:
-                router.restart()
+            if which < 0 and is_down:
+                router.restart(is_restored=any(each < 0 and not again for _, each, again in changes))
+            elif which < 0:
+                router.restore()
             elif is_down:
                 router.down.add(local)
                 fail(which, clock.now)
