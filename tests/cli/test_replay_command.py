@@ -124,7 +124,7 @@ def test_the_table_shows_every_pool(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(DATA / "mooncake.jsonl"), "--block-size", "512", "--curve", "2,5", "--check"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert "mooncake.jsonl: 3 requests, 7 references to blocks of 512 tokens; full" in out
+    assert "mooncake.jsonl, read as mooncake: 3 requests, 7 references to blocks of 512 tokens; full" in out
     # Two usable blocks hold only the last prompt; five hold all, and the second prompt finds two blocks of the first.
     assert "0.00%" in out
     assert "28.57%" in out

@@ -105,6 +105,10 @@ def to_the_second(seen: object) -> int:
     return -int(getattr(seen, "requests", 0)) - int(getattr(seen, "hit", 0))
 
 
+def to_nobody(_: object) -> None:
+    """A router of a user that returns nothing."""
+
+
 def test_what_a_router_does_not_know_yet_it_does_not_follow() -> None:
     """The turn comes ten seconds after the prompt was computed: with a longer delay of events it goes elsewhere.
 
@@ -224,6 +228,8 @@ def test_engines_serve_all_and_one_is_a_replay(host: OffloadOptions | None) -> N
         assert pool.timed.goodput > one.timed.goodput
         assert pool.peak_used <= 500
     assert pool.hit_rate > one.hit_rate  # of three pools, to which conversations return
+    with pytest.raises(InvalidArgumentError, match=r"must return numbers, or tuples of them, not \[None, N"):
+        served(WORKLOAD, Way(500, KEEPING, engines=2, router=f"{__name__}:to_nobody"), options)
     with pytest.raises(InvalidArgumentError, match="--router: expected round, load, prefix, cost or module:factory"):
         served(WORKLOAD, Way(500, KEEPING, router="best"), options)
     with pytest.raises(InvalidArgumentError, match="engines: several serve requests that overlap"):
@@ -246,7 +252,7 @@ def test_the_answer_is_the_least_that_is_enough() -> None:
         "4 engines with 64 blocks of host each keep P95 TTFT below 1.5 s; with no host they do not."
     )
     assert answer(swept[2:4], {"ttft": 5.0}, sizes) == (
-        "2 engines with no host each keep P95 TTFT below 5 s; nothing smaller was tried."
+        "2 engines with no host keep P95 TTFT below 5 s; nothing smaller was tried."
     )
     assert answer(swept[-2:], {"ttft": 0.5, "latency": 9.5}, sizes).startswith("None of these keeps P95 TTFT below 0.5")
     assert answer([result(1, 0, 1.0, refused=3)], {"ttft": 2.0}, sizes) == (

@@ -162,9 +162,12 @@ class Engine:
 
     def seconds(self, step: Step) -> float:
         found = self.options.step_time(step)
-        if not 0 < found < inf:
-            raise InvalidArgumentError(f"step_time: must return seconds above 0, not {found!r} for {step}")
-        return found
+        try:
+            if 0 < found < inf:
+                return found
+        except TypeError:
+            pass  # it is no number at all
+        raise InvalidArgumentError(f"step_time: must return seconds above 0, not {found!r} for {step}")
 
     def admit(self, room: int) -> bool:
         """Start the request that waits first, if the pool has room; one that it could not hold alone ends."""

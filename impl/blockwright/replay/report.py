@@ -292,9 +292,10 @@ class ReplayReport:
         columns = [column for column in _COLUMNS if column.shown(self)]
         rows = [[column.cell(self, pool) for column in columns] for pool in (self.curve or (self.headline,))]
         policies = ", ".join(dict.fromkeys(pool.policy for pool in self.curve or (self.headline,)))
+        read_as = "" if trace.format == "generated" else f", read as {trace.format}"
         title = (
-            f"{trace.source}: {len(trace.requests):,} requests, {trace.num_references(block_size):,} references to "
-            f"blocks of {block_size} tokens; {self.kind}, {policies}, {build_info().kind} core"
+            f"{trace.source}{read_as}: {len(trace.requests):,} requests, {trace.num_references(block_size):,} "
+            f"references to blocks of {block_size} tokens; {self.kind}, {policies}, {build_info().kind} core"
         )
         meanings = "; ".join(f"{column.name}: {column.meaning}" for column in columns)
         said = self.answer() or ""

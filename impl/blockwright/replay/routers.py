@@ -144,7 +144,10 @@ class Routing:
         turn = [at % count for at in range(number, number + count) if at % count not in self.down]
         if not turn:
             raise InvalidArgumentError("fails: no engine is left for a request; let one of them come back")
-        chosen = min(turn, key=costs.__getitem__)
+        try:
+            chosen = min(turn, key=costs.__getitem__)
+        except TypeError:
+            raise InvalidArgumentError(f"--router: must return numbers, or tuples of them, not {costs}") from None
         self._requests[chosen] += 1
         self._tokens[chosen] += num_tokens
         return chosen
