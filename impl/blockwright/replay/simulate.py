@@ -115,7 +115,7 @@ def replay_ways(
     requests, block_size, whose = trace.requests, specs[0].block_size, ways[0].keeping.tenant
     longest = trace.max_prompt_tokens
     if overlap is not None:
-        longest = max(each.num_tokens + overlap.answer(each) for each in requests)
+        longest = trace.max_tokens if overlap.output_tokens is None else longest + overlap.output_tokens
     # Keys never leave this process, so any collision-resistant hash gives the same result: take the faster one.
     told = any(way.engines > 1 and is_told(way.router) for way in ways)
     hasher = Sha256Hasher(b"replay") if told or build_info().kind == "pure" else None
