@@ -160,6 +160,15 @@ def test_blocks_of_a_prompt_are_held_until_the_other_engine_has_room() -> None:
     assert pool.timed.latency[2] == (1 + 32 + 16) + 32 + 16
 
 
+def test_a_prompt_that_begins_anew_on_another_engine_is_counted_once() -> None:
+    """The first engine for prompts fails while the third one is on its way; the second one has its blocks too."""
+    trace = Trace("three", "made", (turn(0, 1, 2), turn(64 * 60, 1, 2), turn(64 * 120, 1, 2, 3)), 0.0)
+    options = Overlap(2, Linear(1), transfer=1.0, fails=((1, 125.0, inf),))
+    pool = served(trace, Way(40, KEEPING, engines=3, prefill=2), options)
+    assert pool.timed is not None
+    assert (pool.hit_blocks, pool.timed.recomputed, pool.timed.queued[3]) == (2, 16, 0)
+
+
 @pytest.mark.parametrize("blocks", [100, 300])
 @pytest.mark.parametrize("host", [None, OffloadOptions(300, "evict")], ids=str)
 def test_engines_for_prompts_serve_all_whatever_fails(blocks: int, host: OffloadOptions | None) -> None:
