@@ -25,6 +25,7 @@ from blockwright.replay.workload import WorkloadOptions, generate_workload
 
 DATA = Path(__file__).parents[1] / "replay/data"
 SMALL = ["--conversations", "12", "--turns", "3", "--seed", "5"]
+BELOW = ["--host-blocks", "9", "--disk-blocks", "99"]
 
 
 def report(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def test_the_table_shows_every_pool(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(DATA / "mooncake.jsonl"), "--block-size", "512", "--curve", "2,5", "--check"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert "mooncake.jsonl: 3 requests, 7 references to blocks of 512 tokens; full" in out
+    assert "mooncake.jsonl, read as mooncake: 3 requests, 7 references to blocks of 512 tokens; full" in out
     # Two usable blocks hold only the last prompt; five hold all, and the second prompt finds two blocks of the first.
     assert "0.00%" in out
     assert "28.57%" in out
@@ -202,8 +203,22 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
         (["--groups", "full,sliding"], "--groups: 'sliding' is no group; write full:1, mamba:3, sliding:5:1024"),
         (["--groups", "absent.json"], "--groups: absent.json does not say which layers the model has"),
         (["--hints", "oracle", "--groups", "mamba"], "--hints: are of layers that keep all blocks"),
-        (["--step-time", "h100", "--concurrency", "2"], "--groups: full does not say which layers the model has"),
-        (["--fail", "2@x", "--concurrency", "2"], "--fail: expected 2@300, 2@300+60 or router@300, not '2@x'"),
+        (
+            ["--step-time", "h100", "--concurrency", "2"],
+            "--step-time: an accelerator's needs --groups MODEL/config.json",
+        ),
+        (["--price", "-3", "--concurrency", "2"], "--price: must be at least 0 and finite, not -3.0"),
+        ([*BELOW, "--disk-speed", "5GiB", "--concurrency", "2"], "--disk-speed: 5GiB needs --groups MODEL/config.json"),
+        ([*BELOW, "--disk-speed", "500"], "--disk-speed: is of requests that overlap; add --concurrency N"),
+        (
+            [*BELOW, "--disk-speed", "x", "--concurrency", "2"],
+            "--disk-speed: expected tokens a second, or memory as 5GiB",
+        ),
+        ([*BELOW, "--store-speed", "5"], "--store-speed: only with --store-blocks N; give it, or leave it out"),
+        (
+            ["--fail", "2@x", "--concurrency", "2"],
+            "--fail: expected 2@300, 2@300+60, router@300 or router@300+5, not '2@x'",
+        ),
         (["--fail", "0@1", "--concurrency", "2"], "fails: no engine is left for a request; let one of them come back"),
         (["--fail", "3@1", "--concurrency", "2", "--engines", "3"], "fails: there is no engine 3"),
         (["--warmup", "100000"], "skip: leaves no request to count"),

@@ -105,11 +105,19 @@ def to_the_second(seen: object) -> int:
     return -int(getattr(seen, "requests", 0)) - int(getattr(seen, "hit", 0))
 
 
+def to_nobody(_: object) -> None:
+    """A router of a user that returns nothing."""
+
+
 def test_what_a_router_does_not_know_yet_it_does_not_follow() -> None:
-    """The turn comes ten seconds after the prompt was computed: with a longer delay of events it goes elsewhere."""
+    """The turn comes ten seconds after the prompt was computed: with a longer delay of events it goes elsewhere.
+
+    So it does after a restart of the router, if no snapshot has come by then. A snapshot has no delay.
+    """
     trace = Trace("one", "made", (turn(0, 1, 2), turn(64, 9), turn(64 * 13, 1, 2, 3), turn(64 * 13 + 1, 1, 2, 4)), 0.0)
-    way, restarts = Way(40, KEEPING, engines=2, router="prefix"), ((-1, 5.0, inf),)
-    for delay, fails, hits in ((0.0, (), 4), (100.0, (), 2), (0.0, restarts, 2)):
+    way, restarts = Way(40, KEEPING, engines=2, router="prefix"), [((-1, 5.0, each),) for each in (inf, 50.0, 2.0)]
+    cases = [(0.0, (), 4), (100.0, (), 2), *zip((0.0,) * 3, restarts, (2, 2, 4), strict=True), (100.0, restarts[2], 4)]
+    for delay, fails, hits in cases:
         assert served(trace, way, Overlap(4, SIXTEENTH, event_delay=delay, fails=fails)).hit_blocks == hits
 
 
@@ -152,6 +160,15 @@ def test_blocks_of_a_prompt_are_held_until_the_other_engine_has_room() -> None:
     assert pool.timed.latency[2] == (1 + 32 + 16) + 32 + 16
 
 
+def test_a_prompt_that_begins_anew_on_another_engine_is_counted_once() -> None:
+    """The first engine for prompts fails while the third one is on its way; the second one has its blocks too."""
+    trace = Trace("three", "made", (turn(0, 1, 2), turn(64 * 60, 1, 2), turn(64 * 120, 1, 2, 3)), 0.0)
+    options = Overlap(2, Linear(1), transfer=1.0, fails=((1, 125.0, inf),))
+    pool = served(trace, Way(40, KEEPING, engines=3, prefill=2), options)
+    assert pool.timed is not None
+    assert (pool.hit_blocks, pool.timed.recomputed, pool.timed.queued[3]) == (2, 16, 0)
+
+
 @pytest.mark.parametrize("blocks", [100, 300])
 @pytest.mark.parametrize("host", [None, OffloadOptions(300, "evict")], ids=str)
 def test_engines_for_prompts_serve_all_whatever_fails(blocks: int, host: OffloadOptions | None) -> None:
@@ -184,7 +201,7 @@ def routing(is_plain: bool, name: str, engines: int, delay: float, make: Any, si
 def test_one_walk_finds_what_an_index_of_each_engine_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was evicted, forgotten by an engine that failed, or comes late."""
     results = []
-    options = Overlap(4, Linear(1 / 100, 1e-4), event_delay=0.3, fails=((2, 30.0, 20.0), (-1, 60.0, inf)))
+    options = Overlap(4, Linear(1 / 100, 1e-4), event_delay=0.3, fails=((2, 30.0, 20.0), (-1, 60.0, 5.0)))
     for is_plain in (True, False):
         monkeypatch.setattr(timed, "Routing", partial(routing, is_plain))
         results.append(served(WORKLOAD, Way(300, KEEPING, engines=4, router="prefix"), options))
@@ -220,6 +237,8 @@ def test_engines_serve_all_and_one_is_a_replay(host: OffloadOptions | None) -> N
         assert pool.timed.goodput > one.timed.goodput
         assert pool.peak_used <= 500
     assert pool.hit_rate > one.hit_rate  # of three pools, to which conversations return
+    with pytest.raises(InvalidArgumentError, match=r"must return numbers, or tuples of them, not \[None, N"):
+        served(WORKLOAD, Way(500, KEEPING, engines=2, router=f"{__name__}:to_nobody"), options)
     with pytest.raises(InvalidArgumentError, match="--router: expected round, load, prefix, cost or module:factory"):
         served(WORKLOAD, Way(500, KEEPING, router="best"), options)
     with pytest.raises(InvalidArgumentError, match="engines: several serve requests that overlap"):
@@ -242,7 +261,7 @@ def test_the_answer_is_the_least_that_is_enough() -> None:
         "4 engines with 64 blocks of host each keep P95 TTFT below 1.5 s; with no host they do not."
     )
     assert answer(swept[2:4], {"ttft": 5.0}, sizes) == (
-        "2 engines with no host each keep P95 TTFT below 5 s; nothing smaller was tried."
+        "2 engines with no host keep P95 TTFT below 5 s; nothing smaller was tried."
     )
     assert answer(swept[-2:], {"ttft": 0.5, "latency": 9.5}, sizes).startswith("None of these keeps P95 TTFT below 0.5")
     assert answer([result(1, 0, 1.0, refused=3)], {"ttft": 2.0}, sizes) == (

@@ -3,12 +3,13 @@
 How: with store on evict, device and host together must hit as a single pool of both sizes does, nearly, for every kind
 of layer; with store on publish no more than that and, nearly, no less than the device alone. Small cases are worked out
 by hand, and where the traces are, the Mooncake trace must reach its reference shares.
-Not covered: the connector in general (tests/offload); the time that transfers take: they end at once here.
+Not covered: the connector in general (tests/offload); the times of real transfers.
 """
 
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,10 +22,11 @@ from blockwright.offload.media import SharedLoadStoreSpec
 from blockwright.offload.tiers.interfaces import CPULoadStoreSpec
 from blockwright.policies import Lru
 from blockwright.replay.keeping import Keeping
-from blockwright.replay.offloaded import InstantHandler, OffloadOptions, SharedBlocks, TierResult
+from blockwright.replay.offloaded import InstantHandler, Link, OffloadOptions, SharedBlocks, TierResult
 from blockwright.replay.pools import Way
 from blockwright.replay.records import Trace, TraceRequest
 from blockwright.replay.simulate import PoolResult, replay, replay_ways
+from blockwright.replay.step_time import Linear
 from blockwright.replay.timed import Overlap
 from blockwright.replay.traces import load_trace
 from blockwright.replay.workload import WorkloadOptions, generate_workload
@@ -127,7 +129,7 @@ def test_engines_share_a_store() -> None:
 
 
 def test_a_block_that_a_store_has_no_more_is_computed_again() -> None:
-    shared = SharedBlocks(2)
+    shared = SharedBlocks(2, Link(0.0))
     assert shared.use([b"a", b"b"], is_written=True)
     assert shared.use([b"a"], is_written=False)
     assert shared.use([b"c"], is_written=True)
@@ -137,7 +139,7 @@ def test_a_block_that_a_store_has_no_more_is_computed_again() -> None:
     assert handler.transfer_async(7, (SharedLoadStoreSpec([b"b"]), CPULoadStoreSpec([0])))
     assert handler.transfer_async(8, (SharedLoadStoreSpec([b"c"]), CPULoadStoreSpec([0])))
     assert handler.get_finished() == [(7, False), (8, True)]
-    assert handler.moved == {SharedLoadStoreSpec.medium(): 1}
+    assert handler.read == {SharedLoadStoreSpec.medium(): 1}
 
 
 def test_options_are_checked() -> None:
@@ -166,3 +168,32 @@ def test_shares_of_the_mooncake_trace(traces: Path) -> None:
         pool = replay(trace, spec, [5_000], offload=options).pools[0]
         assert pool.hit_rate == pytest.approx(share, abs=0.01)
         assert tier_of(pool).device_hit_rate == pytest.approx(0.1185, abs=0.003)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 4.0])
+def test_what_comes_from_a_disk_or_a_store_delays_the_first_token(seconds: float) -> None:
+    """Of four prompts of two blocks, four blocks fit the device and the host, so that the first is on the disk again.
+
+    A second a step: its two blocks take so many seconds each, one after another, and then it computes the rest.
+    """
+    contents = [(1, 2), (3, 4), (5, 6), (7, 8), (1, 2)]
+    requests = [
+        TraceRequest(array("i", (*each, 99 - at)), array("i", (4, 4, 1)), 100.0 * at, 1)
+        for at, each in enumerate(contents)
+    ]
+    trace = Trace("disk", "made", tuple(requests), 0.0)
+    spec = FullAttentionSpec(block_size=4, **SIZES)  # type: ignore[arg-type]
+    for disk, store in ((16, 0), (0, 16)):
+        offload = OffloadOptions(4, "publish", None, disk, store, seconds if disk else 0.0, seconds if store else 0.0)
+        options = Overlap(2, Linear(1.0))
+        (pool,) = replay(trace, spec, [4], overlap=options, offload=offload, check_every=1).pools
+        tier = tier_of(pool)
+        assert pool.timed is not None
+        assert pool.timed.first_token[3] == 1 + 2 * seconds
+        assert (tier.from_disk + tier.from_store, tier.to_disk + tier.to_store) == (2, 8)
+        # A device that fails meanwhile begins again with empty tiers of its own; a store has what it had.
+        failing = replace(options, fails=((0, 401.0, 50.0), (1, 0.5, 300.0)))
+        way = Way(4, Keeping("lru", Lru), offload=offload, engines=2)
+        (pool,) = replay_ways(trace, [spec], [way], overlap=failing, check_every=1).pools
+        assert pool.timed is not None
+        assert pool.timed.output_tokens == 5

@@ -78,7 +78,8 @@ def differences(pool: PoolResult, pools: Sequence[PoolResult], sizes: Mapping[tu
     parts = [_size(name, _AXES[name](pool), sizes) for name in differs]
     apart = f" ({pool.prefill} for prompts alone)" if pool.prefill else ""
     with_ = f" with {' and '.join(parts)}" if parts else ""
-    each = " each" if parts and pool.engines > 1 else ""
+    has_some = any(_AXES[name](pool) for name in differs)
+    each = " each" if has_some and pool.engines > 1 else ""
     router = f" behind '{pool.router}'" if pool.engines > 1 and len({each.router for each in pools}) > 1 else ""
     policy = f" ({pool.policy})" if len({each.policy for each in pools}) > 1 else ""
     return f"{apart}{with_}{each}{router}{policy}"

@@ -102,6 +102,7 @@ _COUNT: Final[dict[str, Any]] = {"type": _positive, "metavar": "N"}
 _TOKENS: Final[dict[str, Any]] = {"type": _positive, "metavar": "TOKENS"}
 _SIZES: Final[dict[str, Any]] = {"type": parse_pool_sizes, "metavar": "SIZES"}
 _MEMORY: Final[dict[str, Any]] = {"type": parse_memory, "metavar": "SIZES"}
+_SPEED: Final[dict[str, Any]] = {"metavar": "SPEED"}
 _FILE: Final[dict[str, Any]] = {"type": Path, "metavar": "FILE"}
 _FLAG: Final[dict[str, Any]] = {"action": "store_true"}
 
@@ -149,9 +150,12 @@ _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
             {"type": parse_engines, "metavar": "SIZES", "default": ((1, 0),)},
             "engines behind a router, or several numbers of them, as 1..8; 3+1: one more that computes prompts alone",
         ),
-        "--transfer-speed": ({"type": float, "metavar": "RATE"}, "tokens a second from there (default: at once)"),
+        "--transfer-speed": (_SPEED, "tokens a second from there, or memory, as 25GiB (default: at once)"),
         "--router": ({"default": "round"}, f"{', '.join(ROUTERS)}, or module:function of your own (default: round)"),
-        "--fail": ({"action": "append", "default": []}, "2@300: engine 2 fails then; 2@300+60: for 60 s; router@300"),
+        "--fail": (
+            {"action": "append", "default": []},
+            "2@300: engine 2 fails then; 2@300+60: for 60 s; or router@300",
+        ),
         "--price": ({"type": float, "metavar": "PER_HOUR"}, "of an engine: adds the cost of a million tokens"),
         "--sweep": ({"nargs": "+"}, f"all combinations, as engines=1..8 host=0,64GiB; of {', '.join(_AXES)}"),
     },
@@ -179,6 +183,8 @@ _ARGUMENTS: Final[dict[str, dict[str, tuple[dict[str, Any], str]]]] = {
         for name in _SIZED
     }
     | {
+        "--disk-speed": (_SPEED, "tokens a second that come from a disk, or memory, as 5GiB (default: at once)"),
+        "--store-speed": (_SPEED, "and from the store, to all engines together"),
         "--store-on": ({"choices": ("publish", "evict")}, "when blocks go to the host (default: publish)"),
         "--on-load": ({"choices": ("keep", "free")}, "a loaded block's copy (default: free with evict, else keep)"),
     },
@@ -232,10 +238,10 @@ def _overlap(args: argparse.Namespace) -> Overlap | None:
             args.step_time, lambda: model_of(args.groups, args.precision), args.parallel
         )
     if args.transfer_speed is not None:
-        given["transfer"] = 1 / _speed("transfer", args.transfer_speed)
+        given["transfer"] = _token_seconds(args, "transfer")
     for text in args.fail:
-        if not (match := _FAIL.fullmatch(text)) or (match[1] == "router" and match[3]):
-            raise InvalidArgumentError(f"--fail: expected 2@300, 2@300+60 or router@300, not {text!r}")
+        if not (match := _FAIL.fullmatch(text)):
+            raise InvalidArgumentError(f"--fail: expected 2@300, 2@300+60, router@300 or router@300+5, not {text!r}")
         which = -1 if match[1] == "router" else int(match[1])
         given["fails"] = (*given.get("fails", ()), (which, float(match[2]), float(match[3] or "inf")))
     if args.concurrency is not None:
@@ -363,6 +369,8 @@ def _replay(
     sizes = sorted({headline, *curve})
     rules = [None] if args.keep is None else [rule == "wanted" for rule in args.keep.split(",")]
     routers = args.router.split(",")
+    if args.price is not None and not 0 <= args.price < float("inf"):
+        raise InvalidArgumentError(f"--price: must be at least 0 and finite, not {args.price}")
     if overlap is None and (args.engines != ((1, 0),) or args.sweep or args.price is not None):
         raise InvalidArgumentError("--engines, --sweep, --price: are of requests that overlap; add --concurrency N")
     each_way = product(keepings, rules, offloads, routers, args.engines)
@@ -400,6 +408,7 @@ def _replay(
         limits={name: getattr(args, name) for name in ("ttft", "latency") if getattr(args, name) is not None},
         sizes=sizes_written,
         price=args.price,
+        block_bytes=_engine_bytes(args) if any(offloads) else None,
     )
 
 
@@ -482,11 +491,52 @@ def _speed(name: str, speed: float) -> float:
     return speed
 
 
+def _token_seconds(args: argparse.Namespace, name: str) -> float:
+    """Return the seconds of a token at the speed of a transfer, which is of tokens or of memory; 0 without one."""
+    text: str | None = getattr(args, f"{name}_speed")
+    if text is None:
+        return 0.0
+    if args.concurrency is None:
+        raise InvalidArgumentError(f"--{name}-speed: is of requests that overlap; add --concurrency N, or leave it out")
+    if text.isascii() and text.replace(".", "", 1).isdigit():
+        return 1 / _speed(name, float(text))
+    try:
+        (size,) = parse_memory(text).values()
+    except (argparse.ArgumentTypeError, ValueError):
+        raise InvalidArgumentError(
+            f"--{name}-speed: expected tokens a second, or memory as 5GiB, not {text!r}"
+        ) from None
+    if (bytes_of := _engine_bytes(args)) is None:
+        raise InvalidArgumentError(f"--{name}-speed: {text} needs --groups MODEL/config.json; or give tokens a second")
+    tokens: float = size * args.block_size / (bytes_of * _num_groups(args))
+    return 1 / _speed(name, tokens)
+
+
+def _num_groups(args: argparse.Namespace) -> int:
+    """Return the blocks that hold the same tokens, of one group of layers each."""
+    return len(groups_of(args.groups, args.block_size)[1])
+
+
+def _engine_bytes(args: argparse.Namespace) -> int | None:
+    """Return the bytes of a block on all accelerators of an engine, if a model says them."""
+    parallel: int = args.parallel
+    try:
+        return block_bytes(args.groups, args.block_size, args.precision, parallel) * parallel
+    except InvalidArgumentError:
+        return None
+
+
 def _offloads(args: argparse.Namespace) -> list[OffloadOptions | None]:
+    for name in ("disk", "store"):
+        if getattr(args, f"{name}_speed") is not None and not getattr(args, f"{name}_blocks"):
+            raise InvalidArgumentError(f"--{name}-speed: only with --{name}-blocks N; give it, or leave it out")
+    size = args.block_size / _num_groups(args)
+    disk_seconds, store_seconds = (_token_seconds(args, name) * size for name in ("disk", "store"))
     if args.host_blocks is not None:
         sizes = product(args.host_blocks, args.disk_blocks or (0,), args.store_blocks or (0,))
         return [
-            OffloadOptions(host, args.store_on or "publish", args.on_load, disk, store) for host, disk, store in sizes
+            OffloadOptions(host, args.store_on or "publish", args.on_load, disk, store, disk_seconds, store_seconds)
+            for host, disk, store in sizes
         ]
     for option in ("store_on", "on_load", "disk_blocks", "store_blocks"):
         if getattr(args, option) is not None:

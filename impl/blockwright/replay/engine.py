@@ -89,7 +89,7 @@ class Engine:
         self.parts: list[tuple[Run, int]] = []  # in the step under way, from which token on
         self.kept: dict[int, Run] = {}  # those whose prompt is here until another engine has it
         self.handed: list[Run] = []  # those of them that nobody knows yet
-        self.coming: list[tuple[float, int, Run]] = []  # at which time, and number, a prompt has come
+        self.coming: list[tuple[float, int, Run]] = []  # at which time, and number, a prompt or its hit has come
         self.freed: list[Engine] = []  # engines whose blocks were let go of since
         self.due: list[Run] = []  # that decode, and need a block
         self.agenda: list[tuple[int, int, Run]] = []  # before which step one that decodes needs a block, or ends
@@ -113,10 +113,10 @@ class Engine:
 
     def begin(self) -> None:
         """Begin the next step, if there is something to compute; with nobody to admit, those of decoding alone, too."""
-        self.receive()
         pool, preemptions, each = self.pool, self.preemptions, 1 + self.options.drafts
         left = self.options.max_num_batched_tokens
         self.parts, self.loaded = [], 0
+        self.receive()
         for run in sorted([*self.due, *self.prompts.values()], key=lambda run: run.order):
             if run.order < 0:
                 continue  # one before it took its blocks
@@ -133,11 +133,10 @@ class Engine:
         self.due.clear()
         # After a preemption nobody is admitted: the newcomer would take the blocks that were given up.
         while self.waiting and self.preemptions == preemptions and self.is_open():
-            room = left - each * self.decoding
+            room, before = left - each * self.decoding, len(self.parts)
             if room <= 0 or not self.admit(room):
                 break
-            if self.parts:
-                left -= self.parts[-1][0].target - self.parts[-1][1]
+            left -= sum(run.target - begin for run, begin in self.parts[before:])
         if self.decoding or self.parts:
             self.schedule(is_settled=not self.parts and self.preemptions == preemptions)
 
@@ -163,9 +162,12 @@ class Engine:
 
     def seconds(self, step: Step) -> float:
         found = self.options.step_time(step)
-        if not 0 < found < inf:
-            raise InvalidArgumentError(f"step_time: must return seconds above 0, not {found!r} for {step}")
-        return found
+        try:
+            if 0 < found < inf:
+                return found
+        except TypeError:
+            pass  # it is no number at all
+        raise InvalidArgumentError(f"step_time: must return seconds above 0, not {found!r} for {step}")
 
     def admit(self, room: int) -> bool:
         """Start the request that waits first, if the pool has room; one that it could not hold alone ends."""
@@ -191,6 +193,10 @@ class Engine:
             self.over.append(run)
             return True
         run.request.num_computed_tokens = max(num_hit, run.request.num_computed_tokens)
+        if end == num_hit and pool.host:  # a part of its hit is to come from a disk or a store
+            run.loading, run.is_resumed, run.target = num_external, True, 0
+            heappush(self.coming, (pool.host.ready_at, run.number, run))
+            return True
         run.order, run.since, run.target = next(self.orders), -1, end
         self.running[run.number] = self.prompts[run.number] = run
         self.parts.append((run, num_hit))
@@ -219,13 +225,17 @@ class Engine:
         return True
 
     def receive(self) -> None:
-        """Let those requests decode whose prompts have come."""
+        """Let requests go on whose hits have come from tiers, or whose prompts from other engines; these decode."""
         while self.coming and self.coming[0][0] <= self.pool.clock.now:
             _, _, run = heappop(self.coming)
-            self.pool.manager.finish_load(run.request, run.loading)
-            run.request.num_computed_tokens = run.target = run.request.num_prompt_tokens
             run.order, run.since = next(self.orders), -1
             self.running[run.number] = run
+            if run.source is None:
+                self.prompts[run.number] = run
+                self.loaded += run.loading
+                continue
+            self.pool.manager.finish_load(run.request, run.loading)
+            run.request.num_computed_tokens = run.target = run.request.num_prompt_tokens
             self.let_go(run)
             self.decode(run)
         self.look()
@@ -288,7 +298,7 @@ class Engine:
                 self.times.first_token[run.number] = pool.clock.now - run.arrival
             if self.hands_over and run.target < run.final:
                 del self.running[run.number]
-                run.source, run.order = (self, request), -1
+                run.source, run.order, run.is_resumed = (self, request), -1, True
                 self.kept[run.number] = run
                 self.handed.append(run)
             else:
@@ -378,6 +388,9 @@ class Engine:
                 run.goal.give_up(run)
                 lost.append(run)
         lost += [*self.running.values(), *self.waiting, *(run for _, _, run in self.coming)]
+        for _, _, run in self.coming:
+            if run.source is None:
+                self.pool.release(run.request)
         for each in lost:
             if isinstance(each, Run) and each.source is not None:
                 self.give_up(each)
@@ -389,8 +402,8 @@ class Engine:
                     self.leave(each)
                     self.pool.release(each.request)
                 each.request = self.make(each.number, each.arrival).request
-        self.pool.manager.reset_prefix_cache()
-        self.waiting, self.gains = deque(), defaultdict(int)
+        self.pool.lose()
+        self.waiting, self.coming, self.gains = deque(), [], defaultdict(int)
         self.parts, self.ends, self.agenda, self.due, self.refused_at, self.context = [], [], [], [], -1, 0
         return lost
 

@@ -88,6 +88,10 @@ def model_of(text: str, precision: str | None) -> Model:
     Raises:
         InvalidArgumentError: no model's config.json, one that does not say its sizes, or with recurrent layers.
     """
+    if not Path(text).exists():
+        raise InvalidArgumentError(
+            "--step-time: an accelerator's needs --groups MODEL/config.json; or give terms, as base=8ms,tokens=50us"
+        )
     with _sizes_of(text, "--step-time", "its terms, as base=8ms,tokens=50us") as (config, layers, names):
         hidden, heads, kv_heads, size = _heads(config)
         if config.get("kv_lora_rank"):

@@ -1,10 +1,14 @@
-"""Tiers below a replayed pool: the engine's own connector, with transfers that end at once and move nothing."""
+"""Tiers below a replayed pool: the engine's own connector, with transfers that end at once and move nothing.
+
+A disk and a store have a speed all the same: what a load reads from them is due later, and its request waits for that.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from blockwright import KVCacheManager, Request
@@ -36,6 +40,9 @@ class OffloadOptions:
         them; None for the choice that keeps more different blocks: free with evict (the device has it, and will give it
         back), else keep.
 
+    `disk_seconds`, `store_seconds`: that reading a block from there takes, one after another: from a disk those of its
+        engine, from the store those of all. Writing takes none of that time.
+
     Raises:
         InvalidArgumentError: an option is none of these, or a tier has no host above it.
     """
@@ -45,11 +52,13 @@ class OffloadOptions:
     on_load: Literal["keep", "free"] | None = None
     disk_blocks: int = 0
     store_blocks: int = 0
+    disk_seconds: float = 0.0
+    store_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("host_blocks", "disk_blocks", "store_blocks"):
-            if (count := getattr(self, name)) < 0:
-                raise InvalidArgumentError(f"{name}: must not be negative, {count} is")
+        for name in ("host_blocks", "disk_blocks", "store_blocks", "disk_seconds", "store_seconds"):
+            if not 0 <= (count := getattr(self, name)) < inf:
+                raise InvalidArgumentError(f"{name}: must be finite and not negative, {count} is not")
         if not self.host_blocks and (self.disk_blocks or self.store_blocks):
             raise InvalidArgumentError("host_blocks: blocks of a disk or a store pass through the host; give it some")
         if self.store_on not in ("publish", "evict") or self.on_load not in ("keep", "free", None):
@@ -75,6 +84,7 @@ class TierResult:
         stored_blocks, loaded_blocks: blocks that were transferred from the device, and to it.
         refused_blocks: blocks that the host had no room for.
         from_disk, from_store: blocks that were brought up to the host to be loaded.
+        to_disk, to_store: blocks that were written through to them.
     """
 
     host_blocks: int
@@ -91,17 +101,34 @@ class TierResult:
     store_blocks: int = 0
     from_disk: int = 0
     from_store: int = 0
+    to_disk: int = 0
+    to_store: int = 0
 
     @property
     def num_blocks(self) -> int:
         return self.host_blocks + self.disk_blocks + self.store_blocks
 
 
+class Link:
+    """Reads blocks one after the other."""
+
+    def __init__(self, seconds: float) -> None:
+        """Take the seconds of a block."""
+        self._seconds, self._free_at = seconds, 0.0
+
+    def read(self, num_blocks: int, now: float) -> float:
+        """Return when blocks have come that are asked for now."""
+        if num_blocks == 0:
+            return now
+        self._free_at = max(self._free_at, now) + num_blocks * self._seconds
+        return self._free_at
+
+
 class SharedBlocks:
     """What a store has that all engines share: the blocks that were used last."""
 
-    def __init__(self, num_blocks: int) -> None:
-        self._most, self._blocks = num_blocks, OrderedDict[bytes, None]()
+    def __init__(self, num_blocks: int, link: Link) -> None:
+        self._most, self._blocks, self.link = num_blocks, OrderedDict[bytes, None](), link
 
     def leading(self, keys: Sequence[bytes]) -> int:
         return next((at for at, key in enumerate(keys) if key not in self._blocks), len(keys))
@@ -140,18 +167,19 @@ class InstantHandler(OffloadingHandler):
     def __init__(self, shared: SharedBlocks | None = None) -> None:
         self._finished: list[TransferResult] = []
         self._shared = shared
-        self.moved = Counter[str]()  # blocks that were read, by medium
+        self.read, self.written = Counter[str](), Counter[str]()  # blocks, by medium
 
     def transfer_async(self, job_id: int, spec: TransferSpec) -> bool:
-        source, target = spec
-        is_done = True
+        (source, target), is_done = spec, True
         for side in spec:
             if isinstance(side, SharedLoadStoreSpec) and self._shared is not None:
                 is_done = self._shared.use(side.block_hashes, side is target)
         if is_done:
             keyed = source if isinstance(source, SharedLoadStoreSpec) else None
             placed = source.block_ids if isinstance(source, BlockIDsLoadStoreSpec) else ()
-            self.moved[source.medium()] += len(keyed.block_hashes if keyed else placed)
+            count = len(keyed.block_hashes if keyed else placed)
+            self.read[source.medium()] += count
+            self.written[target.medium()] += count
         self._finished.append((job_id, is_done))
         return True
 
@@ -184,12 +212,15 @@ class HostTier:
         for one, other in ((GPULoadStoreSpec, media[0]), (media[0], media[1]), (media[0], media[2]), media[1:]):
             worker.register_handler(one, other, self._handler)
             worker.register_handler(other, one, self._handler)
-        self._manager = manager
-        self.options = options
+        self._manager, self.options = manager, options
+        self._links: dict[type[LoadStoreSpec], Link] = {DiskLoadStoreSpec: Link(options.disk_seconds)}
+        if shared is not None:
+            self._links[SharedLoadStoreSpec] = shared.link
+        self.ready_at = 0.0  # when what was loaded last has come from all tiers
         chain = OffloadChain(tiers, on_load="free" if options.frees else "keep", write="through")
         self._connector = OffloadingConnector(manager, chain, worker, store_on=options.store_on)
 
-    def load(self, request: Request) -> int:
+    def load(self, request: Request, now: float) -> int:
         """Admit a request that is found further on the host than on the device; return its tokens there, 0 if not.
 
         The request then holds its blocks, and its own count is that of the hit.
@@ -201,10 +232,13 @@ class HostTier:
             request, 0, num_hit, hit, num_external_computed_tokens=num_external
         ):
             return 0
+        before = [self.read_from(medium) for medium in self._links]
         connector.update_state_after_alloc(request, num_external)
         connector.start_step()
         for result in connector.drain():
             request.num_computed_tokens = result.num_computed_tokens
+        reads = zip(self._links.items(), before, strict=True)
+        self.ready_at = max(link.read(self.read_from(medium) - count, now) for (medium, link), count in reads)
         return num_external if request.num_computed_tokens else 0
 
     def step(self, request: Request, num_computed: int) -> None:
@@ -223,9 +257,12 @@ class HostTier:
     def stats(self) -> ConnectorStats:
         return self._connector.stats()
 
-    def moved(self, medium: type[LoadStoreSpec]) -> int:
+    def read_from(self, medium: type[LoadStoreSpec]) -> int:
         """Return how many blocks were read from a medium."""
-        return self._handler.moved[medium.medium()]
+        return self._handler.read[medium.medium()]
+
+    def written_to(self, medium: type[LoadStoreSpec]) -> int:
+        return self._handler.written[medium.medium()]
 
 
 def tier_result(tiers: Sequence[HostTier], hit_blocks: int, host_hit_blocks: int, references: int) -> TierResult | None:
@@ -246,6 +283,8 @@ def tier_result(tiers: Sequence[HostTier], hit_blocks: int, host_hit_blocks: int
         refused_blocks=sum(each.refused_blocks for each in stats),
         disk_blocks=options.disk_blocks,
         store_blocks=options.store_blocks,
-        from_disk=sum(tier.moved(DiskLoadStoreSpec) for tier in tiers),
-        from_store=sum(tier.moved(SharedLoadStoreSpec) for tier in tiers),
+        from_disk=sum(tier.read_from(DiskLoadStoreSpec) for tier in tiers),
+        from_store=sum(tier.read_from(SharedLoadStoreSpec) for tier in tiers),
+        to_disk=sum(tier.written_to(DiskLoadStoreSpec) for tier in tiers),
+        to_store=sum(tier.written_to(SharedLoadStoreSpec) for tier in tiers),
     )

@@ -195,7 +195,9 @@ class Pool:
         self.way = way
         self.clock = clock
         self.block_size = block_size
-        self.host = None if offload is None else HostTier(self.manager, block_size, offload, shared)
+        self.hosts, self._shared = list[HostTier](), shared
+        self.host: HostTier | None = None  # the last of them; those before it were lost
+        self._add_host()
         self._step_tokens = step_tokens or max_model_len
         self._boundary = block_size if any(each.is_recurrent for each in specs) else 1
         self.is_plain = len(specs) == 1 and specs[0].reads_all
@@ -205,6 +207,16 @@ class Pool:
         self.served = self.sum_used = 0
         self.refused = self.peak_used = 0
         self.seconds = 0.0
+
+    def _add_host(self) -> None:
+        if self.way.offload is not None:
+            self.host = HostTier(self.manager, self.block_size, self.way.offload, self._shared)
+            self.hosts.append(self.host)
+
+    def lose(self) -> None:
+        """Forget what is cached, as an engine does that starts again: on its device, host and disk, but in no store."""
+        self.manager.reset_prefix_cache()
+        self._add_host()
 
     def serve(self, request: Request, number: int) -> None:
         """Compute the whole prompt, in steps, and release it; count it as refused where it does not fit."""
@@ -228,15 +240,19 @@ class Pool:
     def admit(self, request: Request, most: int | None = None) -> tuple[int, int, int]:
         """Look a request up and give it slots; return its hit, the tokens of that on the host, and its step's end.
 
-        The end is 0 where there is no room; with `most` tokens in this step, there must be room for all of it.
+        The end is 0 where there is no room; with `most` tokens in this step, there must be room for all of it, and the
+        end is that of the hit while a part of that is still to come.
         """
         manager, host = self.manager, self.host
         request.num_computed_tokens = 0
-        num_external = host.load(request) if host else 0
+        num_external = host.load(request, self.clock.now) if host else 0
         num_hit, hit = request.num_computed_tokens, None
         # A load has admitted the request with its hit, so that it is looked up only without one.
         if not num_external:
             hit, num_hit = manager.get_computed_blocks(request)
+        # What would be computed behind a load that takes time is computed once it has come.
+        if num_external and most is not None and host and host.ready_at > self.clock.now:
+            return num_hit, num_external, num_hit
         end = self.step_end(num_hit, request, most)
         if num_external:
             new = manager.allocate_slots(request, end - num_hit)
@@ -346,7 +362,7 @@ def result_of(
         seconds=sum(pool.seconds for pool in pools),
         uncached=percentiles(uncached[skip:]),
         tenants={name: hits / asked for name, (hits, asked) in sorted(by_tenant.items())},
-        offload=tier_result([pool.host for pool in pools if pool.host], hits, host_hits, references),
+        offload=tier_result([host for pool in pools for host in pool.hosts], hits, host_hits, references),
         policy=way.policy,
         timed=timed,
         engines=way.engines,

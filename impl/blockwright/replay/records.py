@@ -78,6 +78,7 @@ class Trace:
         parse_seconds: the time that reading took.
         notes: sentences on how the file differs or leaves something out.
         labels: the field asked for, per request, or None where a request has none.
+        max_tokens: of the longest prompt with its answer.
     """
 
     source: str
@@ -87,12 +88,15 @@ class Trace:
     notes: tuple[str, ...] = ()
     labels: tuple[str | None, ...] = ()
     _lengths: array[int] = field(init=False, repr=False, compare=False)
+    max_tokens: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        lengths = array("i", bytes(4 * len(self.requests)))
+        lengths, longest = array("i", bytes(4 * len(self.requests))), 0
         for at, request in enumerate(self.requests):
             lengths[at] = request.num_tokens
+            longest = max(longest, lengths[at] + request.num_output_tokens)
         object.__setattr__(self, "_lengths", lengths)  # a request may have to be read from a file
+        object.__setattr__(self, "max_tokens", longest)
 
     @property
     def num_tokens(self) -> int:

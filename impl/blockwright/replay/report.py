@@ -57,6 +57,16 @@ def _timed(name: str, scale: float | str = 1) -> Callable[[ReplayReport, PoolRes
     return cell
 
 
+def _moved(name: str) -> Callable[[ReplayReport, PoolResult], str]:
+    """Return how many blocks were moved, and the bytes of them if they are known."""
+
+    def cell(report: ReplayReport, pool: PoolResult) -> str:
+        count: int = getattr(pool.offload, name)
+        return f"{count:,}" + (f" ({count * report.block_bytes / 2**30:,.1f} GiB)" if report.block_bytes else "")
+
+    return cell
+
+
 def _mean_used(_: ReplayReport, pool: PoolResult) -> str:
     return f"{pool.mean_used:,.0f}"
 
@@ -175,10 +185,12 @@ _COLUMNS: Final = (
     _Column("preemptions", "requests that gave up their blocks to go on later", _timed("preemptions", ","), _overlaps),
     _Column("recomputed", "tokens computed once more after that", _timed("recomputed", ","), _overlaps),
     _Column("seconds", "from the first arrival to the last end", _timed("seconds", ",.1f"), _overlaps),
-    _Column("stored", "blocks copied to the host", _tier("stored_blocks", ","), _has_host),
-    _Column("loaded", "and back", _tier("loaded_blocks", ","), _has_host),
-    _Column("from disk", "blocks brought up from there", _tier("from_disk", ","), _has("disk")),
-    _Column("from store", "likewise", _tier("from_store", ","), _has("store")),
+    _Column("stored", "blocks copied to the host", _moved("stored_blocks"), _has_host),
+    _Column("loaded", "and back", _moved("loaded_blocks"), _has_host),
+    _Column("to disk", "blocks written through to it", _moved("to_disk"), _has("disk")),
+    _Column("from disk", "blocks brought up from there", _moved("from_disk"), _has("disk")),
+    _Column("to store", "likewise", _moved("to_store"), _has("store")),
+    _Column("from store", "likewise", _moved("from_store"), _has("store")),
     _Column("no room", "blocks that found no place on the host", _tier("refused_blocks", ","), _has_host),
     _Column("requests/s", "served by the manager alone", lambda report, pool: f"{_rate(report, pool):,.0f}"),
 )  # fmt: skip
@@ -197,6 +209,7 @@ class ReplayReport:
         limits: seconds that the P95 of each time must be below, by ``"ttft"`` and ``"latency"``.
         sizes: how sizes were written, by what they are of ("blocks", "host", "disk", "store") and the blocks.
         price: of an engine and hour, or None.
+        block_bytes: of a block on all accelerators of an engine, or None.
         bounds: per number of blocks, those of the tiers included, the hit rate of MIN, and for 0 of a pool that never
             evicts; empty if not asked.
     """
@@ -213,6 +226,7 @@ class ReplayReport:
     limits: dict[str, float] = field(default_factory=dict)
     sizes: dict[tuple[str, int], str] = field(default_factory=dict)
     price: float | None = None
+    block_bytes: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the report as JSON data; rates are fractions, times seconds."""
@@ -237,6 +251,7 @@ class ReplayReport:
             "bound": self.bound(self.headline),
             "unbounded": self.bounds.get(0),
             "answer": self.answer(),
+            "block_bytes": self.block_bytes,
             "curve": [_figures(self, pool) | self._bound(pool) for pool in self.curve],
         }
 
@@ -277,9 +292,10 @@ class ReplayReport:
         columns = [column for column in _COLUMNS if column.shown(self)]
         rows = [[column.cell(self, pool) for column in columns] for pool in (self.curve or (self.headline,))]
         policies = ", ".join(dict.fromkeys(pool.policy for pool in self.curve or (self.headline,)))
+        read_as = "" if trace.format == "generated" else f", read as {trace.format}"
         title = (
-            f"{trace.source}: {len(trace.requests):,} requests, {trace.num_references(block_size):,} references to "
-            f"blocks of {block_size} tokens; {self.kind}, {policies}, {build_info().kind} core"
+            f"{trace.source}{read_as}: {len(trace.requests):,} requests, {trace.num_references(block_size):,} "
+            f"references to blocks of {block_size} tokens; {self.kind}, {policies}, {build_info().kind} core"
         )
         meanings = "; ".join(f"{column.name}: {column.meaning}" for column in columns)
         said = self.answer() or ""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from blockwright import Request
@@ -88,6 +90,19 @@ class Fleet:
         return hits
 
 
+class Indices:
+    """An index of each engine, for layers that a hit does not need all blocks of."""
+
+    def __init__(self, num_engines: int) -> None:
+        self._each = [PrefixIndex() for _ in range(num_engines)]
+
+    def apply(self, engine: int, events: Sequence[KVCacheEvent]) -> None:
+        self._each[engine].apply(events)
+
+    def matches(self, request: Request, _: int) -> list[int]:
+        return [each.match(request.all_token_ids, cache_salt=request.cache_salt) for each in self._each]
+
+
 class Routing:
     """A router before some engines, and what it knows of each."""
 
@@ -96,36 +111,43 @@ class Routing:
     ) -> None:
         """Take how to make a request, and a block's `size`; `is_plain` says that a hit needs all blocks before it."""
         self._cost, self._is_told = router_named(router), num_engines > 1 and is_told(router)
-        self._delay, self._make, self._size, self._is_plain = delay, make, size, is_plain
+        self._delay, self._make, self._size, self._new = delay, make, size, Fleet if is_plain else Indices
         self._coming = deque[tuple[float, int, list[KVCacheEvent]]]()
         self._requests, self._tokens = [0] * num_engines, [0] * num_engines
         self.down = set[int]()
-        self.restart()
+        self._whole: Fleet | Indices | None = None  # what engines have, until a router that forgot it is sent that
+        self._known = self._new(num_engines)
 
-    def restart(self) -> None:
-        """Forget what engines have, as a router does that starts again and is sent events alone."""
-        count = len(self._requests) if self._is_told else 0
-        self._fleet, self._indices = Fleet(count), [PrefixIndex() for _ in range(0 if self._is_plain else count)]
+    def restart(self, is_restored: bool) -> None:
+        """Forget what engines have, as a router does that starts again and is sent events alone, until `restore`."""
+        if self._whole is None:
+            self._learn(inf)  # a snapshot of an engine is without the delay of its events
+            self._whole = self._known
+        self._whole, self._known = self._whole if is_restored else None, self._new(len(self._requests))
         self._coming.clear()
 
-    def choose(self, number: int, num_tokens: int, salt: str | None, at: float) -> int:
+    def restore(self) -> None:
+        """Take over a snapshot of all that engines have by now; events go on from there."""
+        if self._whole is not None:
+            self._known, self._whole = self._whole, None
+            self._coming.clear()
+
+    def choose(self, number: int, num_tokens: int, at: float) -> int:
         """Return the number of the engine for a request, which counts as sent there."""
         count = len(self._requests)
         hits: Sequence[int] = bytes(count)
         if self._is_told:
             self._learn(at)
-            request = self._make(number)
-            if self._is_plain:
-                hits = self._fleet.matches(request, self._size)
-            else:
-                hits = [each.match(request.all_token_ids, cache_salt=salt) for each in self._indices]
-        known = zip(hits, self._requests, self._tokens, strict=True)
-        costs = [self._cost(Seen(num_tokens, *each)) for each in known]
-        engines = [each for each in range(count) if each not in self.down]
-        if not engines:
-            raise InvalidArgumentError("fails: no engine is left for a request; let one of them come back")
+            hits = self._known.matches(self._make(number), self._size)
+        costs = [*map(self._cost, map(Seen, repeat(num_tokens), hits, self._requests, self._tokens))]
         # Of equal ones the next in turn, or the first would get all requests of a trace without hits.
-        chosen = min(engines, key=lambda each: (costs[each], (each - number) % count))
+        turn = [at % count for at in range(number, number + count) if at % count not in self.down]
+        if not turn:
+            raise InvalidArgumentError("fails: no engine is left for a request; let one of them come back")
+        try:
+            chosen = min(turn, key=costs.__getitem__)
+        except TypeError:
+            raise InvalidArgumentError(f"--router: must return numbers, or tuples of them, not {costs}") from None
         self._requests[chosen] += 1
         self._tokens[chosen] += num_tokens
         return chosen
@@ -137,12 +159,11 @@ class Routing:
     def told(self, engine: int, events: list[KVCacheEvent], at: float) -> None:
         if events:
             self._coming.append((at + self._delay, engine, events))
+            if self._whole is not None:
+                self._whole.apply(engine, events)
 
     def _learn(self, at: float) -> None:
         coming = self._coming
         while coming and coming[0][0] <= at:
             _, engine, events = coming.popleft()
-            if self._is_plain:
-                self._fleet.apply(engine, events)
-            else:
-                self._indices[engine].apply(events)
+            self._known.apply(engine, events)

@@ -21,7 +21,7 @@ from blockwright.kinds import KVCacheSpec
 from blockwright.observe import Fact
 from blockwright.policies import Lru
 from blockwright.replay.keeping import Keeping
-from blockwright.replay.offloaded import OffloadOptions, SharedBlocks
+from blockwright.replay.offloaded import Link, OffloadOptions, SharedBlocks
 from blockwright.replay.pools import PERCENTILES, Clock, Pool, PoolResult, Way, result_of
 from blockwright.replay.records import Trace
 from blockwright.replay.routers import MAX_ENGINES, is_told, router_named
@@ -115,7 +115,7 @@ def replay_ways(
     requests, block_size, whose = trace.requests, specs[0].block_size, ways[0].keeping.tenant
     longest = trace.max_prompt_tokens
     if overlap is not None:
-        longest = max(each.num_tokens + overlap.answer(each) for each in requests)
+        longest = trace.max_tokens if overlap.output_tokens is None else longest + overlap.output_tokens
     # Keys never leave this process, so any collision-resistant hash gives the same result: take the faster one.
     told = any(way.engines > 1 and is_told(way.router) for way in ways)
     hasher = Sha256Hasher(b"replay") if told or build_info().kind == "pure" else None
@@ -124,8 +124,8 @@ def replay_ways(
 
     def pools_of(way: Way, uncached: array[int], clock: Clock) -> list[Pool]:
         tells = way.engines > 1 and is_told(way.router)
-        blocks = way.offload.store_blocks if way.offload else 0
-        shared = SharedBlocks(blocks) if blocks else None
+        below = way.offload
+        shared = SharedBlocks(below.store_blocks, Link(below.store_seconds)) if below and below.store_blocks else None
         known = (specs, way, uncached, longest, step_tokens, note, clock, tells, skip, shared)
         return [Pool(*known) for _ in range(way.engines)]
 

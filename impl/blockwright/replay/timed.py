@@ -30,6 +30,7 @@ from blockwright.replay.routers import Routing
 from blockwright.replay.step_time import Linear, StepTime
 
 _STEP_TIME: Final = Linear(base=0.02, tokens=1e-4)
+_MOST_FRESH: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Overlap:
         drafts, acceptance: tokens that are drafted for each request and step, and how likely one is accepted if those
             before it are.
         fails: of an engine that fails its number, how many seconds after the first arrival, and for how many; -1 is the
-            router, which then forgets what engines have cached.
+            router, which then knows of no engine what it has cached, until they send it a snapshot of that.
 
     Raises:
         InvalidArgumentError: a value out of range, or fewer tokens in a step than all requests may decode.
@@ -158,13 +159,23 @@ def serve_timed(
     coming, times = _Coming(requests, options), Times(len(requests))
     first = clock.now = coming.next_at()
 
+    fresh: dict[int, Request] = {}  # that a router has hashed, until an engine looks at them
+
+    def hashed(number: int) -> Request:
+        made = make(number)
+        # Long queues would hold many prompts: those are made again.
+        if len(fresh) < _MOST_FRESH:
+            fresh[number] = made
+        return made
+
     def begun(number: int, arrival: float) -> Run:
         recorded = requests[number]
-        return Run(make(number), number, arrival, recorded, options.answer(recorded))
+        request = fresh.pop(number) if number in fresh else make(number)
+        return Run(request, number, arrival, recorded, options.answer(recorded))
 
     decode = way.engines - way.prefill
     engines = [Engine(at, pool, options, times, begun, at >= decode) for at, pool in enumerate(pools)]
-    known = (options.event_delay, make, pools[0].block_size, pools[0].is_plain)
+    known = (options.event_delay, hashed, pools[0].block_size, pools[0].is_plain)
     # Prompts alone are computed by the last engines, whose router is then the one that was asked for.
     back = Routing("load" if way.prefill else way.router, decode, *known)
     front = Routing(way.router, way.prefill, *known) if way.prefill else back
@@ -174,7 +185,7 @@ def serve_timed(
         return (back, which) if which < decode else (front, which - decode)
 
     changes = [(first + after, which, True) for which, after, _ in options.fails]
-    changes += [(first + after + seconds, which, False) for which, after, seconds in options.fails if which >= 0]
+    changes += [(first + after + seconds, which, False) for which, after, seconds in options.fails if seconds < inf]
     changes.sort(reverse=True)
     if (last := max((which for which, *_ in options.fails), default=0)) >= len(engines):
         raise InvalidArgumentError(f"fails: there is no engine {last}; they are numbered from 0 on")
@@ -190,8 +201,7 @@ def serve_timed(
     def send(number: int, at: float, entry: Run | tuple[int, float], router: Routing) -> Engine:
         nonlocal routed
         begin = time.perf_counter()
-        salt = way.keeping.tenant(number) if way.keeping.tenant else None
-        chosen = router.choose(number, coming.tokens[number], salt, at)
+        chosen = router.choose(number, coming.tokens[number], at)
         engine, sent[number] = engines[chosen + (decode if router is not back else 0)], (router, chosen)
         routed += time.perf_counter() - begin
         engine.waiting.append(entry)
@@ -228,8 +238,10 @@ def serve_timed(
         if changes and changes[-1][0] <= at:
             clock.now, which, is_down = changes.pop()
             router, local = of(which) if which >= 0 else (front, which)
-            if which < 0:
-                router.restart()
+            if which < 0 and is_down:
+                router.restart(is_restored=any(each < 0 and not again for _, each, again in changes))
+            elif which < 0:
+                router.restore()
             elif is_down:
                 router.down.add(local)
                 fail(which, clock.now)
