@@ -91,7 +91,7 @@ class Plane:
             entries = tuple((at, each, targets[at]) for at, each in enumerate(done.copied) if each is not None)
             told.append((slot, done.new, done.nulled, entries))
             request = done.state.requests[slot]
-            self.rows[slot] = Row(slot, request.tables, request.states, request.encoder)
+            self.rows[slot] = Row(slot, request.tables, request.states, request.beside)
         self.worker.apply(tuple(told))
 
     def load(self, before: State, slot: int, count: int) -> None:
@@ -106,7 +106,7 @@ class Plane:
             if self.rows.pop(slot, None) is not None:
                 self.worker.remove(slot)
             return
-        row = Row(slot, request.tables, request.states, request.encoder)
+        row = Row(slot, request.tables, request.states, request.beside)
         if self.rows.get(slot) != row:
             self.rows[slot] = row
             self.worker.add(row)
@@ -131,7 +131,7 @@ class Plane:
         for at in self.groups:
             group, table = self.config.groups[at], request.tables[at]
             if isinstance(group.kind, Mamba):
-                inside = [request.checkpoint - 1] * (request.checkpoint > start)
+                inside = [request.inside - 1] * (request.inside > start)
                 for place in (*inside, *writes(group.kind, start, request.computed)) if states else ():
                     block = table[place // span(self.config, group)]
                     self.pages[block, 0] = self.number((at, cut(request.prefix, place + 1)))

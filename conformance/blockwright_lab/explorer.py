@@ -37,20 +37,32 @@ def replace(one: _T, /, **changes: Any) -> _T:
     return twin  # type: ignore[no-any-return]"""
 
 
-def constructed(source: str) -> str:
+def constructed(path: Path) -> str:
     """Write out how records are made and replaced, which mypyc leaves to Python: it would take a quarter of the time.
 
     Only here can a record be changed, as only `replace` does: all other gates run the sources.
     """
-    lines, fields = re.sub("from dataclasses import .*replace", REPLACE, source).splitlines(), dict[str, list[str]]()
+    source, fields = path.read_text(encoding="utf-8"), dict[str, list[str]]()
+    lines = re.sub("from dataclasses import .*replace", REPLACE, source).splitlines()
     for each in ast.parse("\n".join(lines)).body:
         if isinstance(each, ast.ClassDef) and lines[each.lineno - 2] == DATACLASS:
-            own = [ast.unparse(line) for line in each.body if isinstance(line, ast.AnnAssign)]
-            above = (fields.get(ast.unparse(base), []) for base in each.bases)  # those of other files have no fields
-            fields[each.name] = [*(field for base in above for field in base), *own]
+            above = (fields.get(name := ast.unparse(base)) or fields_in(path, name) for base in each.bases)
+            fields[each.name] = [*(field for base in above for field in base), *own_fields(each)]
             lines[each.lineno - 2] = "@dataclass(init=False, unsafe_hash=True)"
             lines[(each.end_lineno or 0) - 1] += constructor(each.name, fields[each.name])
     return "\n".join(lines) + "\n"
+
+
+def own_fields(record: ast.ClassDef) -> list[str]:
+    return [ast.unparse(line) for line in record.body if isinstance(line, ast.AnnAssign)]
+
+
+def fields_in(path: Path, base: str) -> list[str]:
+    # Of a record of a file beside it, `chapter.Record`; other names are of records without fields.
+    chapter, _, name = base.partition(".")
+    made = ast.walk(ast.parse(path.with_name(f"{chapter}.py").read_text(encoding="utf-8"))) if name else ()
+    own = next((own_fields(each) for each in made if isinstance(each, ast.ClassDef) and each.name == name), [])
+    return [re.sub(r"(?<![.\w])(?!True|False|None)(?=[A-Z])", f"{chapter}.", field) for field in own]
 
 
 def constructor(record: str, fields: list[str]) -> str:
@@ -93,7 +105,7 @@ def compile_into(folder: Path) -> None:
         files = [str(each) for each in sorted(Path(PACKAGES[0].name).rglob("*.py")) if each.name != "__init__.py"]
         files += [f"{PACKAGES[1].name}/{name}.py" for name in KIT]
         for each in map(Path, files):
-            each.write_text(constructed(each.read_text(encoding="utf-8")), encoding="utf-8")
+            each.write_text(constructed(each), encoding="utf-8")
         arguments, said = ["--follow-imports=silent", "--ignore-missing-imports", *files], io.StringIO()
         try:
             gc.disable()  # mypy's graph is large, and alive to the end: to look through it took half of the time

@@ -24,15 +24,13 @@ BOOK_LINES = 2_000  # book one of part one
 # Words of the options that are known in their own chapters alone: book one has no name with one of them.
 OPTIONS = set(
     "retention retain hint hints wish mark marks tenant floors guard keeping passing spares proven tip tips share "
-    "prompts tells events event metrics counting unit units tails lease outside".split()
+    "prompts tells events event metrics counting unit units tails lease outside encoder encoders lookahead "
+    "checkpoint checkpoints".split()
 )
 # Options that book one still names, each with a word of it.
 STILL = {
-    "lookahead": "lookahead",
     "drafts": "drafts",
     "loads": "loading",
-    "encoders": "encoder",
-    "checkpoints": "checkpoint",
     "time": "overlaps",
     "fences": "fences",
     "forks": "copies",

@@ -39,9 +39,7 @@ def expected(state: State) -> Observation:
     settled = tuple([each.settled if each and overlaps else None for each in running])
     shown = tuple(references), tuple(keys), published, len(queue), states, settled, state.copies
     passing = tuple([block for block, mark in enumerate(memory_of(state).marks) if mark.passing])
-    tips = tuple(
-        [(at, int(mark.tip)) for at, mark in enumerate(memory_of(state).marks) if mark.tip and at in state.queue]
-    )
+    tips = tuple([(at, int(mark.tip)) for at, mark in enumerate(memory_of(state).marks) if mark.tip and at in queue])
     outside = tuple(sorted(state.pins))
     spares, parts = spares_of(state), tails if stride(state.config) else None
     return Observation(tables, queue, *shown, outside=outside, passing=passing, tips=tips, spares=spares, tails=parts)

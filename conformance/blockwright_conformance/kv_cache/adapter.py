@@ -7,10 +7,10 @@ beyond that on whatever it exposes: a field that an `Observation` leaves None is
 
 from typing import NamedTuple, Protocol, Self
 
+from blockwright_spec.manager.demand import Step
 from blockwright_spec.manager.events import Listener
 from blockwright_spec.manager.metrics import Counts, Life
 from blockwright_spec.manager.orders import Told
-from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.state import Content, Copy, Table
 from blockwright_spec.reads import Prefix
 

@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Self
 import blockwright
 import blockwright.observe
 from blockwright import Fits, KVCacheBlocks, KVCacheConfig, KVCacheManager, KVCacheSpec, Request
+from blockwright_spec.manager.demand import Step
 from blockwright_spec.manager.events import Cleared, Event, Listener, Removed, Stored
 from blockwright_spec.manager.keeping import keeping_of
 from blockwright_spec.manager.keys import num_ahead, stride
 from blockwright_spec.manager.metrics import Counts, Life, added
-from blockwright_spec.manager.outcomes import Publication, Step
+from blockwright_spec.manager.outcomes import Publication
 from blockwright_spec.manager.retention import retention_of
 from blockwright_spec.manager.state import Config, Content
 from blockwright_spec.reads import Kind, Prefix, cut

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from blockwright_spec.hints import Wish
 from blockwright_spec.manager import facts, retention, transitions
 from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.demand import Step
 from blockwright_spec.manager.facts import certain, held_tables, is_loading, key
 from blockwright_spec.manager.in_time import folding, forgetting, forks, giving_up, outside, shortening
 from blockwright_spec.manager.in_time import in_flight as flights
@@ -18,7 +19,7 @@ from blockwright_spec.manager.keys import stride
 from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.marks import memory_of, notes_of
-from blockwright_spec.manager.outcomes import Done, Refusal, Step
+from blockwright_spec.manager.outcomes import Done, Refusal
 from blockwright_spec.manager.state import NULL, Absent, Running, State
 from blockwright_spec.reads import Prefix
 

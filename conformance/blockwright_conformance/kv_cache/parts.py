@@ -4,10 +4,11 @@ from typing import Any, NamedTuple
 
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.demand import Step
 from blockwright_spec.manager.facts import in_flight, recurrent
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.lru import LRU
-from blockwright_spec.manager.outcomes import Done, Fits, Plan, Publication, Reason, Refusal, Step
+from blockwright_spec.manager.outcomes import Done, Fits, Plan, Publication, Reason, Refusal
 from blockwright_spec.manager.state import Absent, Hit, Running, State, Waiting
 from blockwright_spec.reads import Mamba, Prefix
 
@@ -45,11 +46,9 @@ def settled(state: State, outcome: Done | Refusal, hit: Hit | None = None) -> Ma
     return ManagerOutcome(outcome.state, ((state, outcome),), None, hit)
 
 
-def step_of(
-    new: int, lookahead: int = 0, later: bool = False, whole: bool = False, reserve: int = 0, **more: int
-) -> Step:
+def step_of(new: int, lookahead: int = 0, later: bool = False, whole: bool = False, **more: int) -> Step:
     publication = Publication.LATER if later else Publication.NOW
-    return Step(new, lookahead, publication, whole, reserve, **more)
+    return Step(new, publication, whole, lookahead=lookahead, **more)
 
 
 def sent(state: State, slot: int, prefix: Prefix) -> State:

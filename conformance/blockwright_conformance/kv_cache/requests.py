@@ -6,12 +6,12 @@ from typing import Any, NamedTuple, Self
 
 from blockwright_spec.manager import facts, transitions
 from blockwright_spec.manager.choices import Choice
+from blockwright_spec.manager.demand import Step
 from blockwright_spec.manager.facts import certain, is_loading, recurrent
 from blockwright_spec.manager.hits import found, sound
 from blockwright_spec.manager.in_time import outside
 from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
-from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import plan_admission, plan_growth
 from blockwright_spec.manager.preconditions import wrong_hit
 from blockwright_spec.manager.state import Absent, Hit, Running, State, Waiting
@@ -63,7 +63,7 @@ class Admit(NamedTuple):
                 for fits in (False, True) if "whole" in words else (False,):
                     step = step_of(0, whole=fits, external=external, encoder=encoder)
                     yield cls(slot, prefix, step, planned=planned)
-        yield from (cls(slot, prefix, Step(whole, ahead)) for ahead in scope.lookaheads if ahead)
+        yield from (cls(slot, prefix, Step(whole, lookahead=ahead)) for ahead in scope.lookaheads if ahead)
         if "later" in words:
             for place in parts.places(scope, state, hit.length, whole):
                 yield cls(slot, prefix, step_of(whole, later=True, checkpoint=place))
@@ -171,7 +171,7 @@ class Grow(NamedTuple):
             for new in parts.chunks(scope, remaining):
                 for place in parts.places(scope, state, request.computed, new):
                     yield cls(slot, step_of(new, checkpoint=place), "plan" in scope.calls)
-            yield from (cls(slot, Step(remaining, ahead)) for ahead in scope.lookaheads if ahead)
+            yield from (cls(slot, Step(remaining, lookahead=ahead)) for ahead in scope.lookaheads if ahead)
             for drafts in range(1, scope.drafts + 1):
                 if request.computed + remaining + drafts <= state.config.max_model_len:
                     yield from cls.drafted(scope, state, slot, remaining, drafts)
@@ -210,7 +210,8 @@ class Grow(NamedTuple):
         for drafts in range(1, scope.drafts + 1):
             if remaining + drafts <= most:
                 yield cls(slot, step_of(remaining + drafts, drafts=drafts))
-        yield from (cls(slot, Step(remaining, ahead)) for ahead in scope.lookaheads if ahead and remaining <= most)
+        aheads = scope.lookaheads if remaining <= most else ()
+        yield from (cls(slot, Step(remaining, lookahead=ahead)) for ahead in aheads if ahead)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
         computed = computed_of(state, self.slot)
@@ -250,9 +251,7 @@ class GrowEach(NamedTuple):
                 yield cls((*asks, asks[0]))
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:
-        asks = tuple(
-            (slot, computed_of(state, slot), step_of(new, self.lookahead, self.later)) for slot, new in self.asks
-        )
+        asks = tuple((at, computed_of(state, at), step_of(new, self.lookahead, self.later)) for at, new in self.asks)
         done, refusal = transitions.grow_each(state, asks, choice)
         return outcome_of(state, done, refusal)
 
@@ -323,8 +322,8 @@ class WrongStep(NamedTuple):
         if reach < min(config.max_model_len, len(prefix[1])):
             yield cls(slot, prefix, reach + 1, Step(1))
         if computed < config.max_model_len:
-            yield cls(slot, prefix, computed, Step(1, -1))
-            for step in (Step(1, 9), Step(len(prefix[1]) - computed + 2)) if recurrent(config) else ():
+            yield cls(slot, prefix, computed, Step(1, lookahead=-1))
+            for step in (Step(1, lookahead=9), Step(len(prefix[1]) - computed + 2)) if recurrent(config) else ():
                 yield cls(slot, prefix, computed, step)
 
     def meaning(self, state: State, choice: Choice = LRU) -> ManagerOutcome:

@@ -88,7 +88,7 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         wish, wants = (notes := notes_of(request)).wish, notes.wants
         known = memory_of(state)
         counts = request.computed, request.written, request.drafts, least
-        more = (request.encoder, request.loading, request.checkpoint)
+        more = (request.beside, request.loading, request.inside)
         said = (wish.tokens, wish.priority, wish.until - known.now, wish.first if wish.first is not None else -1)
         wanted, tails = (wants.lengths, wants.proven, wants.output), (notes.tails, notes.end_tails)
         lengths = wanted, tails, request.is_delayed, request.is_lost, request.is_inside, request.folded

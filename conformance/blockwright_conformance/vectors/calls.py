@@ -7,7 +7,8 @@ be left out.
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from blockwright_spec.manager.outcomes import Publication, Step
+from blockwright_spec.manager.demand import Step
+from blockwright_spec.manager.outcomes import Publication
 from blockwright_spec.reads import Prefix
 
 from ..kv_cache.adapter import Copies, Found, ManagerAdapter, Served, Tables

@@ -12,11 +12,12 @@ from itertools import combinations, permutations
 from typing import Any, NamedTuple
 
 from blockwright_spec.manager import transitions
+from blockwright_spec.manager.demand import Step
 from blockwright_spec.manager.facts import draft_states, is_loading, recurrent
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.in_time.forks import take_copies
 from blockwright_spec.manager.lru import LRU
-from blockwright_spec.manager.outcomes import Done, Step
+from blockwright_spec.manager.outcomes import Done
 from blockwright_spec.manager.state import Content, Running, State
 from blockwright_spec.worker import rows as calls
 from blockwright_spec.worker.input_laws import Handed, RowCall
@@ -241,7 +242,7 @@ def changes(before: State, after: State) -> Iterator[WorkerCall]:
     for slot, (old, new) in enumerate(zip(before.requests, after.requests, strict=True)):
         if isinstance(new, Running):
             if not isinstance(old, Running) or (old.tables, old.states) != (new.tables, new.states):
-                yield WorkerCall("Add", (Row(slot, new.tables, new.states, new.encoder),))
+                yield WorkerCall("Add", (Row(slot, new.tables, new.states, new.beside),))
         elif isinstance(old, Running):
             yield WorkerCall("Remove", (slot,))
 

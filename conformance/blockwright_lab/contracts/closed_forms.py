@@ -9,8 +9,8 @@ from blockwright_conformance.kv_cache.blockwright import kv_cache_spec
 from blockwright_spec import reads as book
 from blockwright_spec.block_tables import counts
 from blockwright_spec.manager import hits, room
+from blockwright_spec.manager.demand import Step
 from blockwright_spec.manager.facts import draft_states
-from blockwright_spec.manager.outcomes import Step
 from blockwright_spec.manager.plans import whole_demand
 from blockwright_spec.manager.preconditions import start_of
 from blockwright_spec.manager.state import Config, Hit, Running, Waiting, initial
@@ -266,14 +266,15 @@ def of_pair(groups: Callable[[int], tuple[Group, Group]]) -> Function:
         assert 1 <= width <= 5 and 1 <= tokens <= 13 and 1 <= step <= 5 and 0 <= ahead <= 2
         two, longest, new = groups(width), tokens + 1, min(step, tokens)
         state = replace(initial(Config(two, 8, longest), 1), requests=(Waiting((0, (0,) * tokens)),))
-        start = start_of(state, 0, Hit(), Step(new, ahead))
+        asked = Step(new, lookahead=ahead)
+        start = start_of(state, 0, Hit(), asked)
         assert isinstance(start, Running)
         pool, ask = CORE.pool.pool.BlockPool(8), CORE.tables.ask.StepRequest()
         ask.new, ask.ahead = new, ahead
         specs = [kv_cache_spec(group.kind, group.block_size, OWN) for group in two]
         made = [CORE.tables.layouts.group_tables(spec, pool, at, 1) for at, spec in enumerate(specs)]
         own = SimpleNamespace(groups=made, config=SimpleNamespace(max_len=longest))
-        assert CORE.steps.plans.most_in_steps(own, tokens, ask) == whole_demand(state, start, 0, Step(new, ahead))
+        assert CORE.steps.plans.most_in_steps(own, tokens, ask) == whole_demand(state, start, 0, asked)
 
     return holds
 

@@ -210,9 +210,8 @@ class PagedEngine:
         child.reported, child.placed, child.found = parent.reported, parent.placed, parent.found
         self.count += 1
         self.shown.owners[child.slot] = child.seq.seq_id
-        self.call(
-            lambda: self.manager.fork(parent.seq, child.seq), [TableCall("Fork", (parent.slot, child.slot))], True
-        )
+        calls = [TableCall("Fork", (parent.slot, child.slot))]
+        self.call(lambda: self.manager.fork(parent.seq, child.seq), calls, True)
         group.seqs.append(child.seq)
         members.append(child)
         self.done()

@@ -143,9 +143,7 @@ class Engine:
         whole = [
             (group, at, block) for group, table in enumerate(tables) for at, block in enumerate(table[: LENGTH // SIZE])
         ]
-        return [
-            (block, (group, tuple(request.all_token_ids[: (at + 1) * SIZE]))) for group, at, block in whole if block
-        ]
+        return [(block, (of, tuple(request.all_token_ids[: (at + 1) * SIZE]))) for of, at, block in whole if block]
 
     def end(self, request: Any) -> None:
         self.manager.free(request)

@@ -206,9 +206,8 @@ def interrupts(package: ModuleType) -> Iterator[Fault]:
         found = [{(bytes(key), *rest) for key, *rest in each.known_keys()} for each in (stream, index)]
         if found != [whole, whole]:
             lost = [len(whole - each) for each in found]
-            yield Fault(
-                "CALL-1", f"interrupted at use {at} of a hash: the stream lost {lost[0]}, a consumer {lost[1]}", 3
-            )
+            said = f"interrupted at use {at} of a hash: the stream lost {lost[0]}, a consumer {lost[1]}"
+            yield Fault("CALL-1", said, 3)
             return
 
 

@@ -133,9 +133,7 @@ def checked(path: Path, whole: frozenset[int]) -> Checked | None:
 
 def num_unreadable(store: DiskStore) -> int:
     sizes = {len(content_of(key)) for key in range(KEYS)}
-    return sum(
-        not any(store.get(key, slot, parts_of(bytearray(size))) for size in sizes) for key, slot in store.blocks()
-    )
+    return sum(not any(store.get(key, at, parts_of(bytearray(size))) for size in sizes) for key, at in store.blocks())
 
 
 def reopened(path: Path, trial: Trial, is_checked: bool) -> tuple[Reopened, Checked | None, int]:

@@ -270,9 +270,8 @@ def inputs(name: str, count: int, seed: int) -> tuple[list[str], Counter[str]]:
             took_much = time.process_time() - began > LONG or grown > LARGE
             fired["read" if raised is None else "refused"] += 1
             if not law_odd_bytes_are_refused(None if raised is None else type(raised), named, took_much):
-                faults.append(
-                    f"input {at}, {[frame[:200] for frame in frames]}: {type(raised).__name__}: {raised!s:.200}"
-                )
+                begun = [frame[:200] for frame in frames]
+                faults.append(f"input {at}, {begun}: {type(raised).__name__}: {raised!s:.200}")
                 if len(faults) == 5:
                     break
     return faults, fired

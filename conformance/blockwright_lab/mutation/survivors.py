@@ -39,9 +39,7 @@ def changed(listed: dict[str, Listed], drop: bool, digests: Iterable[str], reaso
     from .targets import all_mutations
 
     there = {(each.of, each.function, each.digest) for each in all_mutations()}
-    known = {
-        (of, name, digest): why for of in listed for name, own in listed[of].items() for digest, why in own.items()
-    }
+    known = {(of, name, tag): why for of in listed for name, own in listed[of].items() for tag, why in own.items()}
     kept = {each: why for each, why in known.items() if not drop or each in there}
     kept |= {each: reason for each in there if each[2] in digests}
     found: dict[str, Listed] = {of: {} for of in listed}

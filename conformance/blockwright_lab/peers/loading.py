@@ -11,10 +11,11 @@ from blockwright_conformance.kv_cache.adapter import ManagerAdapter
 from blockwright_conformance.kv_cache.outcome import ManagerOutcome
 from blockwright_conformance.kv_cache.parts import Reply, allocate, named, sent
 from blockwright_spec.manager.choices import legal_taking
+from blockwright_spec.manager.demand import Step
 from blockwright_spec.manager.effects import adopt, new_entries, take_blocks, write_tokens
 from blockwright_spec.manager.facts import heads, span
 from blockwright_spec.manager.hits import sound
-from blockwright_spec.manager.outcomes import Reason, Refusal, Step
+from blockwright_spec.manager.outcomes import Reason, Refusal
 from blockwright_spec.manager.preconditions import trim_tables
 from blockwright_spec.manager.publication import publish_count
 from blockwright_spec.manager.state import NULL, Absent, Hit, Running, State

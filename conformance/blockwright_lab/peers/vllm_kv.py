@@ -14,7 +14,8 @@ from blockwright_conformance.checker.world import kind_of
 from blockwright_conformance.kv_cache.adapter import EXTRAS, Found, ManagerAdapter, Observation
 from blockwright_conformance.kv_cache.blockwright import hash_unit
 from blockwright_conformance.kv_cache.requests import Admit, Grow
-from blockwright_spec.manager.outcomes import Publication, Step
+from blockwright_spec.manager.demand import Step
+from blockwright_spec.manager.outcomes import Publication
 from blockwright_spec.manager.state import Config, Content, Running, State, Table
 from blockwright_spec.reads import Mamba, Prefix, cut
 

@@ -98,9 +98,7 @@ def swapping(state: Paged, unseen: tuple[tuple[int, int], ...], to: Device, ahea
     """
     full, size = moved(state, tuple(slot for slot, _ in unseen)), state.config.block_size
     tables = ((table, new) for slot, new in unseen if (table := state.tables[slot]) is not None)
-    whole = tuple(
-        (block, prefix) for block, prefix in full.items() if prefix is not None and len(prefix[1]) % size == 0
-    )
+    whole = tuple((block, one) for block, one in full.items() if one is not None and len(one[1]) % size == 0)
     null = null_to_come(state) if to is Device.GPU else 0
     return (
         taking(state, to, whole)

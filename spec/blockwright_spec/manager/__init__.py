@@ -5,12 +5,12 @@ Book one is what every manager does. It asks the chapters of book two where they
 `outcomes`, 12 `preconditions`, 13 `plans`, 14 `publication`, 15 `effects`, 16 `ending`, 17 `transitions`. What is
 always true of it: 18 `pool_laws`, 19 `table_laws`.
 
-Book two is the options, each known in its own chapter, and what listens to the steps of transitions: 20 `told`. How far
-a request goes by itself, and hits that end inside blocks: 21 `marks`, 22 `tails`, 23 `units`, 24 `lease`, with the laws
-of steps: 25 `step_laws`. What tells candidates apart: 26 `prompts`, 27 `retention`, 28 `wanted`, 29 `keeping`, and what
-that promises: 30 `retention_laws`. What happens in time: 31 `in_time.in_flight`, 32 `in_time.forks`, 33
-`in_time.outside`, 34 `in_time.explain`, 35 `in_time.time_laws`, 36 `in_time.liveness`, 37 `in_time.forgetting`, 38
-`in_time.giving_up`, 39 `in_time.shortening`, 40 `in_time.folding`. What hits inside blocks need: 41 `unit_laws`. What
-others are told: 42 `events`, 43 `metrics`, 44 `orders`, and 45 `adaptive`, an order. Last comes the list of all these
-laws, 46 `laws`.
+Book two is the options, each known in its own chapter. What a step may ask for: 20 `demand`. What listens to the steps
+of transitions: 21 `told`. How far a request goes by itself, and hits that end inside blocks: 22 `marks`, 23 `tails`, 24
+`units`, 25 `lease`, with the laws of steps: 26 `step_laws`. What tells candidates apart: 27 `prompts`, 28 `retention`,
+29 `wanted`, 30 `keeping`, and what that promises: 31 `retention_laws`. What happens in time: 32 `in_time.in_flight`, 33
+`in_time.forks`, 34 `in_time.outside`, 35 `in_time.explain`, 36 `in_time.time_laws`, 37 `in_time.liveness`, 38
+`in_time.forgetting`, 39 `in_time.giving_up`, 40 `in_time.shortening`, 41 `in_time.folding`. What hits inside blocks
+need: 42 `unit_laws`. What others are told: 43 `events`, 44 `metrics`, 45 `orders`, and 46 `adaptive`, an order. Last
+comes the list of all these laws, 47 `laws`.
 """

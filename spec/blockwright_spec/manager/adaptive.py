@@ -1,4 +1,4 @@
-"""Part one, chapter 45: an order that goes by age or by use, whichever would have hit more of late.
+"""Part one, chapter 46: an order that goes by age or by use, whichever would have hit more of late.
 
 What goes first is a choice like any other (chapter `orders`); this chapter says which rule is in force, and how each
 rule ranks, as a function of what was released and who was admitted. It knows contents by their digests alone.

@@ -21,9 +21,7 @@ from .seam import note, write_blocks
 from .state import NULL, Config, Copy, Flight, Running, State, Table
 
 
-def enqueue(
-    state: State, released: tuple[int, ...], said: tuple[Any, ...] = (), batch: tuple[Table, ...] = ()
-) -> State:
+def enqueue(state: State, released: Table, said: tuple[Any, ...] = (), batch: tuple[Table, ...] = ()) -> State:
     """Queue the released blocks that have no holder any more: without content at the head, candidates at the tail.
 
     One after another, in the order given, so that the last block without content is the next to be taken (QUEUE-1).
@@ -66,22 +64,15 @@ def new_entries(taken: tuple[int, ...], wants: tuple[tuple[bool, ...], ...]) -> 
     )
 
 
-def with_targets(
-    tables: tuple[Table, ...], copies: tuple[Copy, ...], entries: tuple[int | None, ...]
-) -> tuple[Table, ...]:
-    """Put the blocks that were copied to in place of those they are copied from."""
-    targets = {group: block for group, _, block in copies}
-    return tuple(
-        tuple(targets[at] if entry == entries[at] else block for entry, block in enumerate(table))
-        for at, table in enumerate(tables)
-    )
-
-
 def own_copies(state: State, slot: int, copies: tuple[Copy, ...], entries: tuple[int | None, ...]) -> Running:
-    """Return a request with the blocks of its own that others' were copied to."""
-    request = state.requests[slot]
+    """Return a request with the blocks that were copied to in place of those they are copied from."""
+    request, targets = state.requests[slot], {group: block for group, _, block in copies}
     assert isinstance(request, Running)
-    return replace(request, tables=with_targets(request.tables, copies, entries)) if copies else request
+    tables = (
+        tuple(targets[at] if entry == entries[at] else block for entry, block in enumerate(table))
+        for at, table in enumerate(request.tables)
+    )
+    return replace(request, tables=tuple(tables)) if copies else request
 
 
 def target(request: Running, at: int, group: Group, size: int, place: int) -> int:
@@ -111,10 +102,10 @@ def write_tokens(state: State, slot: int, request: Running, start: int, is_whole
 def left_inside(request: Running, group: Group, start: int) -> tuple[int, ...]:
     """Return the tokens after `start` whose state a recurrent layer leaves besides the last: before ends of blocks.
 
-    That is a checkpoint's (MAMBA-7), and in a layer that runs ahead that of the last block end.
+    That is one that it was asked for (MAMBA-7), and in a layer that runs ahead that of the last block end.
     """
     end = saved_end(request.saved, group.block_size, request.computed) if isinstance(group.kind, Ahead) else 0
-    places = (request.checkpoint, end) if isinstance(group.kind, Mamba) else ()
+    places = (request.inside, end) if isinstance(group.kind, Mamba) else ()
     return tuple(place - 1 for place in places if place > start)
 
 
@@ -176,7 +167,7 @@ def trim_start(config: Config, start: Running, tables: tuple[Table, ...]) -> Run
     """Return a request with trimmed tables; of a state inside that is published or given up, nothing more is noted."""
     trimmed = max(start.trimmed, trim_end(config, start, start.settled))
     inside = kept_inside(config, start, start.settled)
-    return replace(start, tables=tables, trimmed=trimmed, checkpoint=inside, is_inside=False)
+    return replace(start, tables=tables, trimmed=trimmed, inside=inside, is_inside=False)
 
 
 def blocks_at(tables: tuple[Table, ...], entries: tuple[int | None, ...]) -> tuple[tuple[int, int], ...]:
@@ -211,7 +202,7 @@ def take_slots(state: State, slot: int, start: Running, new: tuple[Table, ...], 
         states=states,
         drafts=drafts,
         saved=saved,
-        checkpoint=step.checkpoint or start.checkpoint,
+        inside=step.inside() or start.inside,
         loading=step.external,
     )
     bare = write_blocks(state, {block: None for blocks in states for block in blocks})  # of earlier drafts (MAMBA-3)

@@ -1,4 +1,4 @@
-"""Part one, chapter 42: events: what is reported of what can be found.
+"""Part one, chapter 43: events: what is reported of what can be found.
 
 A router sends a request to the engine that has cached most of its prefix. All it knows of an engine are events, so what
 they say, one after the other, must be what a lookup finds: for whoever has heard them all, and for whoever joined late
@@ -217,9 +217,8 @@ def law_routers_find_what_the_engine_finds(state: State, routed: Routed) -> bool
     """EV-7: a router finds what the engine's lookup finds, of all kinds of layers, as far as it can be placed."""
     # A hit that needs no block, where a chunk begins, it may miss: any engine serves it as well.
     most, of_none = (matched(state, each, routed.prompt) for each in (index(state), frozenset[Content]()))
-    return (
-        routed.length == most or (most > of_none) * matched(state, placed(state), routed.prompt) <= routed.length < most
-    )
+    least = (most > of_none) * matched(state, placed(state), routed.prompt)
+    return routed.length == most or least <= routed.length < most
 
 
 Queue = tuple[tuple[int, Content | None], ...]

@@ -101,7 +101,7 @@ def keys_of(state: State, block: int) -> tuple[Content, ...]:
 
 
 def covers(config: Config, group: Group, slots: int) -> int:
-    """Count the table entries that `slots` slots take (TABLE-1); encoder tokens are not among them."""
+    """Count the table entries that `slots` slots take (TABLE-1); an encoder's tokens have none of them."""
     if isinstance(group.kind, Cross):
         return 0
     return entries(span(config, group), slots)

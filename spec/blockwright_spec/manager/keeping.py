@@ -1,4 +1,4 @@
-"""Part one, chapter 29: keeping: blocks that no wanted hit needs go first, except the last of them."""
+"""Part one, chapter 30: keeping: blocks that no wanted hit needs go first, except the last of them."""
 
 from dataclasses import dataclass, replace
 from math import lcm
@@ -117,9 +117,8 @@ def lacks_passing(state: State, request: Waiting) -> bool:
     at = next((at for at in range(len(config.groups)) if not forgets(config, at)), 0)
     size = config.groups[at].block_size
     content = named(config, at, request.prefix, junction // size * size)
-    return junction > 0 and not any(
-        memory_of(state).marks[block].asked for block, other in state.keys if other == content
-    )
+    marks = memory_of(state).marks
+    return junction > 0 and not any(marks[block].asked for block, other in state.keys if other == content)
 
 
 def serve_passing(state: State, tables: tuple[Table, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Part one, chapter 24: the lease: how far a request goes on without its manager.
+"""Part one, chapter 25: the lease: how far a request goes on without its manager.
 
 Most steps of decoding change no table: their slots are there, no block becomes full, no entry dies. So each running
 request has a *lease*, a number of tokens up to which it needs no call, whatever these tokens turn out to be. Its engine
@@ -79,10 +79,9 @@ def quiet_end(config: Config, request: Running, at: int, group: Group) -> int:
     lasting = next((count for count in range(most) if any(dies(group, table, size, count))), most)
     if isinstance(group.kind, Mamba):
         done = max(certain(request), request.settled)
-        is_last = (
-            done >= (len(table) - 1) * size + isinstance(group.kind, Ahead) and config.caching and not group.kind.drafts
-        )
-        is_told = not isinstance(group.kind, Ahead) or request.published[at] >= len(table) - 1
+        is_ahead = isinstance(group.kind, Ahead)
+        is_last = done >= (len(table) - 1) * size + is_ahead and config.caching and not group.kind.drafts
+        is_told = not is_ahead or request.published[at] >= len(table) - 1
         return min(len(table) * size - 1, lasting) if is_last and is_told else 0
     filled = (request.published[at] + 1) * size - 1 if config.caching else most
     return min(len(table) * size, filled, lasting)

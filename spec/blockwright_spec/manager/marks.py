@@ -1,4 +1,4 @@
-"""Part one, chapter 21: what is remembered of each block and noted of each request, to tell candidates apart.
+"""Part one, chapter 22: what is remembered of each block and noted of each request, to tell candidates apart.
 
 A duplicate costs its tenant nothing: where candidates are told apart, no candidate has the content of another published
 block. As soon as it would, the older one of two candidates, or the one that is free, is forgotten and free without

@@ -1,4 +1,4 @@
-"""Part one, chapter 43: metrics: events, counted in numbers that only grow.
+"""Part one, chapter 44: metrics: events, counted in numbers that only grow.
 
 An operator reads rates and shares of them, so a counter never falls, and the sources of prompt tokens add up to the
 prompts. Each request counts once, when it is admitted: its lookup, and where the tokens of its prompt come from. If

@@ -1,4 +1,4 @@
-"""Part one, chapter 44: an order of eviction that an engine brings: what it is told.
+"""Part one, chapter 45: an order of eviction that an engine brings: what it is told.
 
 Blocks without content go first. Which candidate goes after them is the order's own statement, and a choice like any
 other (chapter `choices`): no table, no hit and no plan depends on it, and every law of choices holds. It is asked for

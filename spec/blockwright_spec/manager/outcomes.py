@@ -14,7 +14,7 @@ from .. import block_machine
 from ..reads import Ahead, Group, Mamba, drafts_beside
 from .facts import span
 from .page import Act, Acts
-from .state import Content, Request, Running, State, Table
+from .state import Config, Content, Request, Running, State, Table
 
 
 class When(Enum):
@@ -196,20 +196,31 @@ class Publication(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The demand of a step: slots for `new` tokens, and `lookahead` more.
+    """The demand of a step: slots for `new` tokens, the last `drafts` of which are drafts.
 
     For a request that is admitted, also: whether the `whole` of it must fit, not just this step; and a `reserve` of
-    blocks to leave to others; slots for `external` tokens that are loaded, and for the tokens of an `encoder`. The last
-    `drafts` of the new tokens are drafts. With a `checkpoint`, recurrent layers also keep the state after so many
-    tokens, at the last block end before the step's own end (MAMBA-7).
+    blocks to leave to others; slots for `external` tokens that are loaded. Steps of chapter `demand` ask for more.
     """
 
     new: int
-    lookahead: int = 0
     publication: Publication = Publication.NOW
     whole: bool = False
     reserve: int = 0
     drafts: int = 0
     external: int = 0
-    encoder: int = 0
-    checkpoint: int = 0
+
+    def ahead(self) -> int:
+        """Count the slots that it takes behind those of its tokens."""
+        return 0
+
+    def beside(self) -> int:
+        """Count the slots that it takes in layers that read no token of the request."""
+        return 0
+
+    def inside(self) -> int:
+        """Return the tokens after which recurrent layers keep a state besides that at its end, or 0 (MAMBA-7)."""
+        return 0
+
+    def refusal(self, config: Config, known: int, begin: int) -> Reason | None:
+        """Return why it, from a token on of a prompt of `known` tokens, cannot leave that state; or None."""
+        return None

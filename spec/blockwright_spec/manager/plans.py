@@ -16,9 +16,7 @@ from .state import NULL, Config, Hit, Running, State, Table
 
 def stands(config: Config, tables: tuple[Table, ...], count: int) -> bool:
     """Return whether each recurrent layer holds a state after so many tokens, as it does not inside a jump."""
-    pairs = [
-        (group, table) for group, table in zip(config.groups, tables, strict=True) if isinstance(group.kind, Mamba)
-    ]
+    pairs = [(each, table) for each, table in zip(config.groups, tables, strict=True) if isinstance(each.kind, Mamba)]
     return not any(table[: 1 + (count - 1) // span(config, each)][-1:] == (NULL,) for each, table in pairs if count)
 
 
@@ -38,14 +36,14 @@ def let_go(tables: tuple[Table, ...], gone: tuple[tuple[int, ...], ...]) -> tupl
 def wanted(config: Config, group: Group, held: int, start: Running, begin: int, step: Step) -> tuple[bool, ...]:
     """Return, for each entry after the first `held`, whether it takes a block (TABLE-1).
 
-    A state jumps over entries, except a checkpoint's, and those of drafts have separate blocks (MAMBA-1, MAMBA-3,
+    A state jumps over entries, except to a state inside, and those of drafts have separate blocks (MAMBA-1, MAMBA-3,
     MAMBA-7). What is dead once a load has come takes none (READ-1).
     """
-    inside = step.checkpoint // group.block_size - 1
+    inside = step.inside() // group.block_size - 1
     if isinstance(group.kind, Cross):
-        return (True,) * entries(group.block_size, step.encoder)
+        return (True,) * entries(group.block_size, step.beside())
     stop, size = begin + step.external + step.new, span(config, group)
-    slots = min(stop + step.lookahead, config.max_model_len)
+    slots = min(stop + step.ahead(), config.max_model_len)
     if isinstance(group.kind, Ahead):
         ahead = entries_of_states(config, group, len(start.prefix[1]), stop)
         return tuple(entry in ahead or entry == inside for entry in range(held, ahead.stop))
@@ -143,17 +141,17 @@ def spare(state: State, step: Step, is_new: bool) -> int:
 def whole_demand(state: State, start: Running, begin: int, step: Step) -> int:
     """Count the most blocks that a request holds until all its tokens are computed, in steps as large as this (PLAN-2).
 
-    The first step begins behind its hit and load, and each takes slots for as much lookahead; after a load, which says
+    The first step begins behind its hit and load, and each takes as many slots ahead; after a load, which says
     nothing of them, steps are of one token. The blocks of all groups are counted in the same step, so that the answer
     is exact: alone, in these steps, the request gets through if and only if the pool has as many.
     """
     config, known = state.config, len(start.prefix[1])
     tokens, size = max(known, begin + step.external + step.new), max(step.new, 1)
     return max(
-        sum(held_in_step(config, group, known, at, stop, slots, step.encoder) for group in config.groups)
+        sum(held_in_step(config, group, known, at, stop, slots, step.beside()) for group in config.groups)
         for at in range(start.trimmed, tokens, size)
         for stop in (min(at + size, tokens),)
-        for slots in (min(stop + step.lookahead, config.max_model_len),)
+        for slots in (min(stop + step.ahead(), config.max_model_len),)
     )
 
 

@@ -83,9 +83,7 @@ def readable(state: State, at: int, prefix: Prefix, position: int, length: int) 
         for block, (_, content) in state.keys
         if len(content[1]) - num_ahead(state.config) == end and continues(state.config, prefix, content)
     )
-    return any(
-        shows(group, at, upto(state.contents[block], part(state, at, end)), prefix, position) for block in blocks
-    )
+    return any(shows(group, at, upto(state.contents[each], part(state, at, end)), prefix, position) for each in blocks)
 
 
 def law_hit_is_sound(state: State) -> bool:

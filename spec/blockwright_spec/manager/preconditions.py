@@ -6,7 +6,7 @@ from ..reads import Cross, Group, Mamba, Prefix, dead
 from .chapters import adopted
 from .facts import certain, draft_states, heads, is_loading, recurrent, resumed, runs_ahead, span
 from .hits import sound
-from .keys import aligned, num_adopted, stride
+from .keys import aligned, num_adopted
 from .outcomes import Reason, Refusal, Step
 from .state import NULL, Config, Hit, Running, State, Table, Waiting
 
@@ -14,30 +14,22 @@ from .state import NULL, Config, Hit, Running, State, Table, Waiting
 def misuse(config: Config, prefix: Prefix, length: int, begin: int, step: Step) -> Refusal | None:
     """Refuse a step from token `begin` on that no state of the pool could serve."""
     first, known = begin + step.external, len(prefix[1])
-    if min(step.new, step.lookahead, step.drafts, step.external, step.encoder, step.checkpoint, step.reserve) < 0:
+    if min(step.new, step.ahead(), step.drafts, step.external, step.beside(), step.inside(), step.reserve) < 0:
         return Refusal(Reason.NEGATIVE)
     is_inside = any(length % each.block_size for each in config.groups)
     if step.new == 0 and step.external == 0 and (length == 0 or is_inside):
         return Refusal(Reason.NO_TOKENS)
     if step.external > 0 and (step.new > 0 or first > known or (recurrent(config) and first == known)):
         return Refusal(Reason.LOAD_ALONE)
-    if step.encoder > 0 and not any(isinstance(group.kind, Cross) for group in config.groups):
+    if step.beside() > 0 and not any(isinstance(group.kind, Cross) for group in config.groups):
         return Refusal(Reason.NO_ENCODER)
     if first + step.new > config.max_model_len:
         return Refusal(Reason.TOO_LONG)
     if step.drafts > 0 and (step.drafts >= step.new or first + step.new - step.drafts < known):
         return Refusal(Reason.TOO_MANY_DRAFTS)
-    if step.checkpoint > 0 and not is_checkpoint(config, known, begin, step):
-        return Refusal(Reason.NO_CHECKPOINT)
+    if reason := step.refusal(config, known, begin):
+        return Refusal(reason)
     return check_drafts(config, known, first, step)
-
-
-def is_checkpoint(config: Config, known: int, begin: int, step: Step) -> bool:
-    """Return whether a step over known tokens can keep the state at the end of its last entry but one (MAMBA-7)."""
-    place, stop = step.checkpoint, begin + step.new
-    sizes = tuple(group.block_size for group in config.groups if isinstance(group.kind, Mamba))
-    is_plain = config.caching and stop <= known and not (config.overlaps or stride(config) or step.external)
-    return bool(sizes) and is_plain and all(begin + size <= place == (stop - 1) // size * size for size in sizes)
 
 
 def check_drafts(config: Config, known: int, first: int, step: Step) -> Refusal | None:
@@ -48,20 +40,20 @@ def check_drafts(config: Config, known: int, first: int, step: Step) -> Refusal 
     """
     most, drafts, certain = draft_states(config), step.drafts, step.new - step.drafts
     is_certain = first + certain <= known or runs_ahead(config) or (config.overlaps and certain == 1)
-    if most is None or (max(drafts, step.lookahead) <= most and is_certain):
+    if most is None or (max(drafts, step.ahead()) <= most and is_certain):
         return None
     return Refusal(Reason.STATE_DRAFTED)
 
 
 def is_empty(config: Config, request: Running, place: int) -> bool:
-    """Return whether the entries of a checkpoint are not there yet: layers that run ahead may have drafts in them."""
+    """Return whether the entries of a state inside are not there yet: layers that run ahead may have drafts there."""
     groups = zip(config.groups, request.tables, strict=True)
     return all(len(table) < place // each.block_size for each, table in groups if isinstance(each.kind, Mamba))
 
 
 def awaited(config: Config, request: Running) -> int:
     """Return the tokens after which a step left a state inside that is still to be published, or 0 (MAMBA-7)."""
-    inside, groups = request.checkpoint, zip(config.groups, request.published, strict=True)
+    inside, groups = request.inside, zip(config.groups, request.published, strict=True)
     is_awaited = any(looked * each.block_size < inside for each, looked in groups if isinstance(each.kind, Mamba))
     return inside if is_awaited else 0
 
@@ -84,10 +76,8 @@ def trim_end(config: Config, request: Running, settled: int) -> int:
 
 def trim_table(config: Config, group: Group, table: Table, settled: int) -> Table:
     """Replace the dead entries of a table by the null block (TRIM-1)."""
-    size = span(config, group)
-    return tuple(
-        NULL if block == NULL or dead(group.kind, size, settled, entry) else block for entry, block in enumerate(table)
-    )
+    kind, size = group.kind, span(config, group)
+    return tuple(NULL if block == NULL or dead(kind, size, settled, at) else block for at, block in enumerate(table))
 
 
 def trim_tables(config: Config, tables: tuple[Table, ...], settled: int) -> tuple[Table, ...]:
@@ -118,7 +108,7 @@ def start_of(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
     kept = trim_tables(config, tables, end)
     saved = length if runs_ahead(config) else 0
     here = (length, length, length, kept, looked, end)
-    start = Running(request.prefix, *here, encoder=step.encoder, saved=saved)
+    start = Running(request.prefix, *here, beside=step.beside(), saved=saved)
     request = replace(request, hit=replace(request.hit, tables=tables))
     for chapter in config.chapters:
         start = chapter.start(state, request, start, step.external)
@@ -147,7 +137,7 @@ def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
         return Refusal(Reason.NOT_RUNNING)
     if refusal := misuse(config, request.prefix, 0, computed, step):
         return refusal
-    if step.encoder + step.external > 0:
+    if step.beside() + step.external > 0:
         return Refusal(Reason.RUNS)
     if request.loading > 0:
         return Refusal(Reason.LOADING)
@@ -155,7 +145,7 @@ def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
         return Refusal(Reason.UNWRITTEN)
     if request.is_lost:
         return Refusal(Reason.GIVEN_UP)
-    if step.checkpoint and not is_empty(config, request, step.checkpoint):
+    if step.inside() and not is_empty(config, request, step.inside()):
         return Refusal(Reason.NO_CHECKPOINT)
     if computed < (request.written if config.overlaps else max(certain(request), request.settled)):
         return Refusal(Reason.WENT_BACK)

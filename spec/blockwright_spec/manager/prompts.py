@@ -1,4 +1,4 @@
-"""Part one, chapter 26: the last prompts, which show where a prompt parts from them if no layer's blocks do."""
+"""Part one, chapter 27: the last prompts, which show where a prompt parts from them if no layer's blocks do."""
 
 from dataclasses import dataclass, replace
 

@@ -69,7 +69,7 @@ def publish_blocks(state: State, slot: int, count: int, stop: int | None, kind: 
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or not config.caching:
         return state
-    most, inside = keyed(config, request.prefix), request.checkpoint
+    most, inside = keyed(config, request.prefix), request.inside
     full = tuple(
         publishable(request, group, at, count if isinstance(group.kind, kind) else 0, stop, most, inside)
         for at, group in enumerate(config.groups)

@@ -1,4 +1,4 @@
-"""Part one, chapter 27: retention: in which order candidates go, by what was said of them and by whose they are.
+"""Part one, chapter 28: retention: in which order candidates go, by what was said of them and by whose they are.
 
 Without hints and shares, candidates go as they were released. Which free block is taken is open
 (chapter `choices`), so all of this is about one free choice: the queue stands as blocks were released, and a policy is

@@ -1,4 +1,4 @@
-"""Part one, chapter 30: what retention promises: to those who hint, to tenants, and whatever the policy.
+"""Part one, chapter 31: what retention promises: to those who hint, to tenants, and whatever the policy.
 
 Laws of policies are judged where candidates are told apart, and of any policy that takes free blocks: they are about a
 choice that every other law leaves open. Two promises are about hits, and so about whole histories: `SHARE-2`, a

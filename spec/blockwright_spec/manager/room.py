@@ -39,13 +39,13 @@ def held_alone(config: Config, known: int, at: int, stop: int, slots: int) -> in
     return sum(held_in_step(config, group, known, at, stop, slots) for group in config.groups)
 
 
-def held_in_step(config: Config, group: Group, known: int, at: int, stop: int, slots: int, encoder: int = 0) -> int:
+def held_in_step(config: Config, group: Group, known: int, at: int, stop: int, slots: int, beside: int = 0) -> int:
     """Count the blocks of a group that a request holds in a step over tokens at..stop-1: those read and those filled.
 
-    An encoder's blocks are held all the time, and so are those for the states of drafts.
+    Those for slots `beside` its tokens are held all the time, and so are those for the states of drafts.
     """
     if isinstance(group.kind, Cross):
-        return entries(group.block_size, encoder)
+        return entries(group.block_size, beside)
     size = span(config, group)
     if isinstance(group.kind, Ahead):
         return len(hit_entries(group.kind, size, at) | {*entries_of_states(config, group, known, stop)})

@@ -79,9 +79,9 @@ class Running:
     `states` are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step, all
     its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token count
     of the last steps without a gap: from there on each step leaves the state at the last block end that it passes. At
-    `checkpoint` tokens, if not 0, a step left states of recurrent layers besides those at its end. `encoder` tokens are
-    read by cross-attention; `loading` tokens after the written ones are on their way from elsewhere. The last step put
-    publication off if `is_delayed`; a request that `is_lost` holds what was given up before it was written; if
+    `inside` tokens, if not 0, a step left states of recurrent layers besides those at its end. `beside` counts what is
+    read by layers that read no token; `loading` tokens after the written ones are on their way from elsewhere. The last
+    step put publication off if `is_delayed`; a request that `is_lost` holds what was given up before it was written; if
     `is_inside`, it was trimmed where no recurrent state stands. Within `folded` tokens duplicates were folded.
     """
 
@@ -96,8 +96,8 @@ class Running:
     states: tuple[Table, ...] = ()
     drafts: int = 0
     saved: int = 0
-    checkpoint: int = 0
-    encoder: int = 0
+    inside: int = 0
+    beside: int = 0
     loading: int = 0
     is_delayed: bool = False
     is_lost: bool = False

@@ -1,4 +1,4 @@
-"""Part one, chapter 25: the laws of steps, given the state before a step that happened and its outcome."""
+"""Part one, chapter 26: the laws of steps, given the state before a step that happened and its outcome."""
 
 from ..reads import Mamba, writes
 from .effects import target

@@ -138,9 +138,7 @@ def law_table_covers(state: State) -> bool:
 
 def law_table_is_distinct(state: State) -> bool:
     """TABLE-2: a request holds no block twice, in whichever groups."""
-    blocks = (
-        tuple(block for table in owned(request) for block in table if block != NULL) for request in running(state)
-    )
+    blocks = (tuple(block for table in owned(each) for block in table if block != NULL) for each in running(state))
     return all(len(set(own)) == len(own) for own in blocks)
 
 
@@ -178,12 +176,12 @@ def law_common_is_shared(state: State) -> bool:
 def law_states_are_two(state: State) -> bool:
     """MAMBA-1: of a recurrent layer a request holds at most the state last read and the state last written.
 
-    With steps in flight there are more, until they are settled, and in a layer that runs ahead (MAMBA-6). A checkpoint
-    is one more, until it is published or given up and the next step has begun (MAMBA-7): so beside a new one there may
+    With steps in flight there are more, until they are settled, and in a layer that runs ahead (MAMBA-6). One inside is
+    one more, until it is published or given up and the next step has begun (MAMBA-7): so beside a new one there may
     be that of the step before.
     """
     return state.config.overlaps or all(
-        len(table) - table.count(NULL) <= (4 if request.checkpoint else 2)
+        len(table) - table.count(NULL) <= (4 if request.inside else 2)
         for request, _, group, table in tables(state)
         if isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead)
     )

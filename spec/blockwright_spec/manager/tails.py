@@ -1,4 +1,4 @@
-"""Part one, chapter 22: tails: which parts of a request's blocks are published, beside those that are full."""
+"""Part one, chapter 23: tails: which parts of a request's blocks are published, beside those that are full."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -85,9 +85,8 @@ def publish_tails(state: State, slot: int, count: int) -> State:
         if is_tail_of(config, request, at, end)
     )
     keys = tuple(part for part in dict.fromkeys(parts) if part[0] != NULL and part not in state.keys)
-    left, ends = (
-        tuple(end for end in each if end > count) for each in (notes_of(request).tails, notes_of(request).end_tails)
-    )
+    notes = notes_of(request)
+    left, ends = (tuple(end for end in each if end > count) for each in (notes.tails, notes.end_tails))
     return put_request(publish_keys(state, keys), slot, with_tails(request, left, ends))
 
 

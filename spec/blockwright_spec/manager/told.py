@@ -1,4 +1,4 @@
-"""Part one, chapter 20: what the steps of a transition tell: what it evicted, adopted, copied, saved and gave up.
+"""Part one, chapter 21: what the steps of a transition tell: what it evicted, adopted, copied, saved and gave up.
 
 All of it follows from the steps on the page and from the state before. No transition reads it.
 """

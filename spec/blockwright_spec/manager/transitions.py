@@ -211,7 +211,7 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
     done = max(settled, request.settled)  # a load that is under way was trimmed for what it will have settled
     inside, is_inside = kept_inside(state.config, request, settled), not stands(state.config, tables, end)
     kept = replace(request, tables=tables, trimmed=max(end, request.trimmed), settled=done)
-    kept = replace(kept, checkpoint=inside, is_inside=is_inside)
+    kept = replace(kept, inside=inside, is_inside=is_inside)
     said = said_of(state.config, request, gone)
     cut = note(with_settled(state, slot, kept), nulls(slot, request.tables, gone))
     return Done(enqueue(cut, order, said), nulled=gone)

@@ -1,4 +1,4 @@
-"""Part one, chapter 41: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
+"""Part one, chapter 42: what hits that end inside blocks need: laws of tails, of copies made of them, and of room."""
 
 from ..reads import hit_ends
 from .facts import certain, key, keys_of, recurrent, running, runs_ahead
@@ -148,9 +148,8 @@ def longest_units(state: State, request: Running) -> tuple[int, ...]:
     """Return the longest length that the tokens of a request could hit, among those that it computed for certain."""
     config, known, most = state.config, len(request.prefix[1]), max(certain(request), request.settled)
     least = min(request.computed, most, keyed(config, request.prefix))
-    return tuple(
-        length for length in hit_lengths(config, known) if length <= least and has_room(config, known, length)
-    )[-1:]
+    lengths = (length for length in hit_lengths(config, known) if length <= least)
+    return tuple(length for length in lengths if has_room(config, known, length))[-1:]
 
 
 def has_blocks(state: State, request: Running, length: int) -> bool:

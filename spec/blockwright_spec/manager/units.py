@@ -1,4 +1,4 @@
-"""Part one, chapter 23: units: hits that end inside a block.
+"""Part one, chapter 24: units: hits that end inside a block.
 
 Where blocks are large, whole blocks make short hits: a prompt that is shorter than a block hits nothing, and each turn
 computes up to a block again. With a *unit*, a number of tokens that divides every block, a hit may end at each one.
@@ -157,9 +157,8 @@ def outgrown_entry(
     if entry is None or not (is_new or is_state):
         return None
     if is_new:
-        return (
-            entry if holders(state, table[entry]) == 0 and (is_state or is_longer(state, table[entry], begin)) else None
-        )
+        is_over = holders(state, table[entry]) == 0 and (is_state or is_longer(state, table[entry], begin))
+        return entry if is_over else None
     if sharers(state, table[entry]) > 1:
         return None
     end = certain(start)

@@ -1,4 +1,4 @@
-"""Part one, chapter 28: what a request wants kept: the blocks that its next turn will need, and the others.
+"""Part one, chapter 29: what a request wants kept: the blocks that its next turn will need, and the others.
 
 This matters only where layers forget: windows and recurrent states. A request of 20,000 tokens fills 1,250 blocks of 16
 tokens in each window of 1,024, and its next turn needs the last 64 of them. If all candidates went by age, the others

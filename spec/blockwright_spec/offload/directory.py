@@ -75,9 +75,7 @@ def law_bytes_are_the_keys_own(after: Reopened) -> bool:
 def law_acknowledged_is_there(after: Reopened) -> bool:
     """DISK-2: a block that was acknowledged, and neither overwritten nor altered since, is there."""
     found = {(each.place, each.key) for each in after.served}
-    return after.refused or all(
-        place.must is None or (at, place.must) in found for at, place in enumerate(after.places)
-    )
+    return after.refused or all(one.must is None or (at, one.must) in found for at, one in enumerate(after.places))
 
 
 def law_nothing_comes_back(after: Reopened) -> bool:

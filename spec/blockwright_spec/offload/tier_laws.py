@@ -21,9 +21,7 @@ def law_place_is_of_one_block(state: Tier) -> bool:
 def law_phase_has_its_readers(state: Tier) -> bool:
     """TIER-3: a block that is being written has no reader, and a bad block is present only as long as it has one."""
     least, most = {Phase.DOOMED: 1}, {Phase.WRITING: 0}
-    return all(
-        least.get(entry.phase, 0) <= entry.readers <= most.get(entry.phase, entry.readers) for entry in state.entries
-    )
+    return all(least.get(one.phase, 0) <= one.readers <= most.get(one.phase, one.readers) for one in state.entries)
 
 
 def law_key_is_present_once(state: Tier) -> bool:

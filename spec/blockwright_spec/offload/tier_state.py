@@ -110,11 +110,7 @@ def going(state: Tier, named: tuple[Key, ...], coming: tuple[Hashable, ...]) -> 
 def rank_in(state: Tier, each: Entry) -> float:
     """Return the rank of a block: the lowest goes first; the last that were used are above all hints (HINT-3)."""
     last = state.entries[max(0, len(state.entries) - state.guard) :]
-    return (
-        rank(Mark(recent=True), state.now)
-        if each in last
-        else rank(Mark(each.said.priority, each.said.until), state.now)
-    )
+    return rank(Mark(recent=True) if each in last else Mark(each.said.priority, each.said.until), state.now)
 
 
 def ready(state: Tier) -> frozenset[Key]:

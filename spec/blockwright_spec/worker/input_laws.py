@@ -200,8 +200,8 @@ def law_encoder_has_slots(handed: Handed) -> bool:
     """CROSS-2: all that an encoder left for a request has slots, through its row in each cross-attention group."""
     config = handed.state.config
     return all(
-        handed.inputs.encoder[i] == request.encoder
-        and (not isinstance(group.kind, Cross) or covering(table, entries(group.block_size, request.encoder)))
+        handed.inputs.encoder[i] == request.beside
+        and (not isinstance(group.kind, Cross) or covering(table, entries(group.block_size, request.beside)))
         for at, i, _, request in parts(handed)
         for group, table in ((config.groups[at], handed.inputs.groups[at].tables[i]),)
     )

@@ -21,8 +21,9 @@ from blockwright_conformance.kv_cache.parts import Reply, names_of
 from blockwright_conformance.kv_cache.requests import Admit, WrongStep
 from blockwright_conformance.kv_cache.scopes import of_row
 from blockwright_conformance.kv_cache.world import KVCacheWorld
+from blockwright_spec.manager.demand import Step
 from blockwright_spec.manager.events import Events, Listener
-from blockwright_spec.manager.outcomes import Done, Reason, Refusal, Step
+from blockwright_spec.manager.outcomes import Done, Reason, Refusal
 from blockwright_spec.manager.page import Act
 from blockwright_spec.manager.state import Config, State, Table, initial
 from blockwright_spec.reads import Full, Group, Prefix, Sliding

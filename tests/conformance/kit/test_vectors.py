@@ -29,7 +29,7 @@ from blockwright_conformance.vectors.judge import judge
 from blockwright_conformance.vectors.paths import Graph, vectors_of
 from blockwright_conformance.vectors.process import ProcessError, ProcessFactory
 from blockwright_conformance.vectors.records import FOLDER, Vector, file_name, line_of, read, samples, vector_of
-from blockwright_spec.manager.outcomes import Step
+from blockwright_spec.manager.demand import Step
 from blockwright_spec.manager.state import Config, Table
 from blockwright_spec.reads import Full, Group
 

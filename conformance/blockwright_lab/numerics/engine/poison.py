@@ -63,9 +63,7 @@ class Poison:
                     self.storage.kv(layer)[block, :, position % size] = float("nan")
         if num_drafts:
             kept = set(self.manager.get_state_block_ids(task.request))
-            self.fill(
-                block for ids in self.manager.get_draft_block_ids(task.name) for block in ids if block not in kept
-            )
+            self.fill(each for ids in self.manager.get_draft_block_ids(task.name) for each in ids if each not in kept)
 
     def null_is_untouched(self) -> bool:
         return all(bool((tensor[0] == NAN_BYTE).all()) for tensor in self.storage.tensors)

@@ -1,4 +1,4 @@
-"""Part one, chapter 34: why a hit is as long as it is.
+"""Part one, chapter 35: why a hit is as long as it is.
 
 An explanation names a *candidate*, a longer aligned length, and, per group, what that lacks. The candidate is what the
 hit would be had nothing been lost that the manager still remembers, if that is longer; else the next aligned length.

@@ -1,4 +1,4 @@
-"""Part one, chapter 40: duplicates that are folded: one block where requests have computed the same.
+"""Part one, chapter 41: duplicates that are folded: one block where requests have computed the same.
 
 Samples of one prompt, retries and agents compute the same tokens side by side, each in blocks of its own; a lookup
 comes too late for them. An engine that wants the memory back asks, once a step has run, which of a request's full

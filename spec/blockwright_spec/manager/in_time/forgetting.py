@@ -1,4 +1,4 @@
-"""Part one, chapter 37: what is forgotten on demand: of a request, a tenant or an adapter, or everything.
+"""Part one, chapter 38: what is forgotten on demand: of a request, a tenant or an adapter, or everything.
 
 A tenant's data must go, an adapter is revoked, a prompt was poisoned: no later lookup may find what was cached. Blocks
 that are held stay with their requests, which go on reading them. Such a request is *private*: it publishes nothing
@@ -41,9 +41,8 @@ def forget(state: State, slot: int) -> Outcome:
 def forget_extra(state: State, extras: frozenset[Hashable]) -> Outcome:
     """Let no lookup find a block with some extra keys, of a salt or an adapter: ``forget(cache_salt=...)``."""
     # EFFECT
-    meant = frozenset(
-        slot for slot, each in enumerate(state.requests) if isinstance(each, Running) and each.prefix[0] in extras
-    )
+    runs = ((slot, each) for slot, each in enumerate(state.requests) if isinstance(each, Running))
+    meant = frozenset(slot for slot, each in runs if each.prefix[0] in extras)
     return forget_contents(state, lambda prefix: prefix[0] in extras, meant)
     # SAME: tables, other contents.
 

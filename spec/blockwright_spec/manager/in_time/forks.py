@@ -1,4 +1,4 @@
-"""Part one, chapter 32: forks: a request that goes on from where another is, and what is copied when they part.
+"""Part one, chapter 33: forks: a request that goes on from where another is, and what is copied when they part.
 
 Parallel sampling and beam search start requests from the tokens of another. A fork shares every block of its parent, a
 partial one included; whichever of them writes to that first has it copied (chapter `effects`). The engine takes the

@@ -1,4 +1,4 @@
-"""Part one, chapter 38: steps that are given up before they have run.
+"""Part one, chapter 39: steps that are given up before they have run.
 
 A forward fails, memory runs out, a client goes away: then slots were given, and blocks published, for tokens that
 nobody computes. The engine lets go of such requests with its own count, which does not cover them. What a request has

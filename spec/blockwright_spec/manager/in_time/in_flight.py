@@ -1,4 +1,4 @@
-"""Part one, chapter 31: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
+"""Part one, chapter 32: steps that are in flight until they are settled, and tokens that are loaded from elsewhere.
 
 A step is started, requests are given slots in it, and it runs while the next is prepared. It is settled when it is
 known to be done, and which of its drafts were rejected: later steps then move back as far. What a step in flight

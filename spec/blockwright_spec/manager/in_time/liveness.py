@@ -1,13 +1,14 @@
-"""Part one, chapter 36: laws of serving: who waits is served, and a hit never stands in its way."""
+"""Part one, chapter 37: laws of serving: who waits is served, and a hit never stands in its way."""
 
 from dataclasses import replace
 from functools import cache
 
 from ...reads import Prefix
+from ..demand import Step
 from ..facts import draft_states, is_loading
 from ..hits import found
 from ..lru import LRU
-from ..outcomes import Done, Fits, Outcome, Plan, Reason, Refusal, Step, When
+from ..outcomes import Done, Fits, Outcome, Plan, Reason, Refusal, When
 from ..plans import num_waiting, plan_admission
 from ..pool_laws import asked
 from ..state import Config, Hit, Running, State, Waiting, initial
@@ -20,9 +21,7 @@ from .outside import let_go
 
 def law_head_is_served(state: State) -> bool:
     """LIVE-1: once all others are gone and nothing is in flight, a waiting request fits, or never could, hit or not."""
-    is_waiting = any(
-        isinstance(request, Waiting) or is_loading(state, slot) for slot, request in enumerate(state.requests)
-    )
+    is_waiting = any(isinstance(each, Waiting) or is_loading(state, slot) for slot, each in enumerate(state.requests))
     if not (is_waiting or state.flights or state.fences or state.copies or state.pins):
         return True  # REF-1 says it: whatever is released is free
     alone = quiet(state)
@@ -105,7 +104,7 @@ def steps_alike(known: int, hit: int, most: int) -> tuple[tuple[Step, Step], ...
     several = sorted({0, most})
     ends = ((known, ahead, drafts) for ahead in several for drafts in several)
     steps = tuple(
-        Step(stop + drafts, ahead, whole=is_whole, drafts=drafts)
+        Step(stop + drafts, whole=is_whole, drafts=drafts, lookahead=ahead)
         for stop, ahead, drafts in (*ends, *((hit + 1, ahead, 0) for ahead in several if hit + 1 < known))
         for is_whole in sorted({False, stop == known})
     )

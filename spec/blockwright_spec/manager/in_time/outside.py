@@ -1,4 +1,4 @@
-"""Part one, chapter 33: blocks that are held from outside, by a connector or by the engine itself.
+"""Part one, chapter 34: blocks that are held from outside, by a connector or by the engine itself.
 
 A connector holds blocks that it still reads or writes, and an engine may take blocks for other uses. Such a hold
 keeps a block from being taken, and does nothing else: it is no entry of a table, so that a request goes on writing to

@@ -1,4 +1,4 @@
-"""Part one, chapter 39: slots that are given back before their step has run, while the request goes on.
+"""Part one, chapter 40: slots that are given back before their step has run, while the request goes on.
 
 An engine that cuts a batch to its budget, or forks a request whose slots are given, takes back a part of a step, or all
 of it. The tables of the request are then those of a shorter step, and what it had published behind that is given up,
@@ -65,7 +65,7 @@ def not_shortened(config: Config, request: Running, count: int) -> Reason | None
         return Reason.WENT_BACK if count < request.settled else Reason.UNWRITTEN
     if runs_ahead(config) or (count == request.settled and draft_states(config)):
         return Reason.STATE_ELSEWHERE
-    return Reason.NO_CHECKPOINT if request.checkpoint > request.settled else None
+    return Reason.NO_CHECKPOINT if request.inside > request.settled else None
 
 
 def step_back(state: State, slot: int, tables: tuple[Table, ...], count: int) -> State:

@@ -1,4 +1,4 @@
-"""Part one, chapter 35: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
+"""Part one, chapter 36: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Ahead, Cross, Mamba, cut, dead, entries, writes
 from ...reads import drafts_beside as beside
@@ -135,7 +135,7 @@ def law_draft_state_is_its_own(state: State) -> bool:
 def law_encoder_is_kept(state: State) -> bool:
     """CROSS-1: a cross-attention table holds a block for each block of encoder tokens, and nothing else, ever."""
     return all(
-        len(table) == entries(group.block_size, request.encoder) and NULL not in table
+        len(table) == entries(group.block_size, request.beside) and NULL not in table
         for request, _, group, table in tables(state)
         if isinstance(group.kind, Cross)
     )
