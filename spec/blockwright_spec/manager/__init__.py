@@ -11,6 +11,6 @@ of steps: 25 `step_laws`. What tells candidates apart: 26 `prompts`, 27 `retenti
 that promises: 30 `retention_laws`. What happens in time: 31 `in_time.in_flight`, 32 `in_time.forks`, 33
 `in_time.outside`, 34 `in_time.explain`, 35 `in_time.time_laws`, 36 `in_time.liveness`, 37 `in_time.forgetting`, 38
 `in_time.giving_up`, 39 `in_time.shortening`, 40 `in_time.folding`. What hits inside blocks need: 41 `unit_laws`. What
-others are told: 42 `events`, 43 `metrics`, 44 `orders`, and 45 `adaptive`, an order. Last comes the list of all these
-laws, 46 `laws`.
+others are told: 42 `events`, 43 `metrics`, 44 `orders`, and 45 `adaptive`, an order. What changes the pool itself: 46
+`resizing`. Last comes the list of all these laws, 47 `laws`.
 """
