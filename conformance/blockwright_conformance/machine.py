@@ -393,6 +393,7 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
     hold = ruled("hold", KINDS["Hold"], "outside")
     take = ruled("take", KINDS["Take"], "outside")
     let_go = ruled("let_go", KINDS["LetGo"], "outside")
+    resize = ruled("resize", KINDS["Resize"], "resize")
     tick = ruled("tick", KINDS["Tick"], "hint")
 
     @call("misuse", request=requests, late=st.booleans(), prompt=PICKS, pick=PICKS)

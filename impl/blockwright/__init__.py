@@ -27,6 +27,7 @@ from blockwright.core.pool.pool import BlockPool
 from blockwright.core.records.explain import EvictionStats, GroupHit, HitExplanation, HitLimit
 from blockwright.core.steps.batch import append_output_token_ids_batch
 from blockwright.core.steps.outcomes import BatchAllocation, Fits, Never, NotNow, Plan
+from blockwright.core.steps.resizing import Resizing
 from blockwright.core.worth.chosen import Candidate, Candidates, EvictionOrder, EvictionPolicy
 from blockwright.engines.vllm.single_type_managers import (
     ChunkedLocalAttentionManager,
@@ -55,7 +56,8 @@ __all__ = [
     "Eviction", "EvictionOrder", "EvictionPolicy", "EvictionStats", "Fits", "FullAttentionManager", "FullAttentionSpec",
     "FunctionHasher", "GivenHasher", "GroupHit", "HitExplanation", "HitLimit", "KVCacheBlock", "KVCacheBlocks",
     "KVCacheConfig", "KVCacheGroupSpec", "KVCacheManager", "KVCacheSpec", "MambaManager", "MambaSpec", "MultiModalItem",
-    "Never", "NotNow", "Plan", "PrefixCacheStats", "Request", "Sha256Hasher", "SingleTypeKVCacheManager", "SipHasher",
+    "Never", "NotNow", "Plan", "PrefixCacheStats", "Request", "Resizing",
+    "Sha256Hasher", "SingleTypeKVCacheManager", "SipHasher",
     "SlidingWindowManager", "SlidingWindowSpec", "__version__", "append_output_token_ids_batch", "build_info",
     "get_manager_for_kv_cache_spec", "siphash128",
 ]  # fmt: skip

@@ -336,3 +336,44 @@ def test_on_a_gpu() -> None:
         for view in views_of(storage, name):
             assert view[[1, 3]].to(torch.float64).isnan().all()
             assert not view[2].to(torch.float64).any()
+
+
+@given(model=models(), count=st.integers(2, 40))
+@settings(max_examples=30, deadline=None)
+def test_memory_that_is_resized_keeps_what_stays(model: Model, count: int) -> None:
+    storage = stored(model)
+    before, old = noise(storage), storage.plan.num_blocks
+    storage.resize(count)
+    kept = min(count, old)
+    assert all(torch.equal(new[:kept], was[:kept]) for new, was in zip(storage.tensors, before, strict=True))
+    assert all(not new[kept:].any() for new in storage.tensors)
+    assert storage.plan.num_blocks == count
+    for name in storage.plan.layers:
+        assert {view.untyped_storage().data_ptr() for view in views_of(storage, name)} <= {
+            tensor.untyped_storage().data_ptr() for tensor in storage.tensors
+        }
+
+
+def test_scales_beside_the_pages_stay_and_a_failure_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = FullAttentionSpec(4, num_kv_heads=2, head_size=8, dtype="fp8", scales="tensor")
+    storage = KVCacheStorage(plan_kv_cache({"layers.0": spec, "layers.1": spec}, 1 << 12, max_model_len=16))
+    storage.scales("layers.1").fill_(0.5)
+    storage.resize(5)
+    assert storage.scales("layers.1").tolist() == [0.5, 0.5]
+    made, zeros = [0], torch.zeros
+
+    def failing(*shape: Any, **options: Any) -> torch.Tensor:
+        made[0] += 1
+        if made[0] == 2:
+            raise torch.OutOfMemoryError
+        return zeros(*shape, **options)
+
+    monkeypatch.setattr(torch, "zeros", failing)
+    tensors = list(storage.tensors)
+    with pytest.raises(torch.OutOfMemoryError):
+        storage.resize(50)
+    assert storage.plan.num_blocks == 5
+    assert all(one is other for one, other in zip(tensors, storage.tensors, strict=True))
+    for wrong in (1, 2.5, True):
+        with pytest.raises(InvalidArgumentError, match="num_blocks: must be an integer"):
+            storage.resize(wrong)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from .adapter import Observation
 
 
 def expected(state: State) -> Observation:
-    blocks = state.config.num_blocks
+    blocks = len(state.contents)
     references = [0] * blocks
     keys: list[Content | None] = [None] * blocks
     running = [each if isinstance(each, Running) else None for each in state.requests]

@@ -148,6 +148,8 @@ class ManagerAdapter(Protocol):
     returns its entries that it did so with: group, entry and block. Those with "parted" call
     ``fork_with_copies(name, child, prefix, computed)``, which is `fork` with copies of the blocks that the child goes
     on to write, and leaves in an attribute `copied`, per group, the pairs of blocks that the engine copies now.
+    Those with "resize" call ``resize(num_blocks)``, which returns how many blocks beyond the new end of the pool are
+    held, and the names of the running requests that hold some, in order.
 
     A method ``held_alone(name)``, if there is one, is asked for the number of blocks that would come free if a running
     request were preempted now. An attribute `changed`, if there is one, has the `nulled` and the `replaced` entries

@@ -99,6 +99,8 @@ def options_of(config: Config) -> dict[str, Any]:
         options["track_evictions"] = True
     if option(config, "adapts"):
         options["eviction_order"] = "adaptive"
+    if option(config, "most"):
+        options["max_num_blocks"] = option(config, "most")
     if stride(config):
         options["prefix_match_unit"] = stride(config)
     if retention is None:
@@ -482,6 +484,14 @@ class BlockwrightAdapter:
 
     def unlearn_all(self) -> None:
         self.manager.forget()
+
+    def resize(self, num_blocks: int) -> tuple[int, tuple[str, ...]]:
+        told = self.manager.resize(num_blocks)
+        return told.held, tuple(sorted(told.requests))
+
+    def resizing(self) -> tuple[int, tuple[str, ...]]:
+        told = self.manager.resizing
+        return told.held, tuple(sorted(told.requests))
 
     def held_alone(self, name: str) -> int:
         return self.manager.num_blocks_held_alone(self.requests[name])

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from blockwright_spec.hints import Wish
-from blockwright_spec.manager import facts, retention, transitions
+from blockwright_spec.manager import facts, resizing, retention, transitions
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.demand import Step
 from blockwright_spec.manager.facts import certain, held_tables, is_loading, key
@@ -20,13 +20,14 @@ from blockwright_spec.manager.lease import lease
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.marks import memory_of, notes_of
 from blockwright_spec.manager.outcomes import Done, Refusal
+from blockwright_spec.manager.retention import floors_of
 from blockwright_spec.manager.state import NULL, Absent, Running, State
 from blockwright_spec.reads import Prefix
 
 from ..checker.world import Arguments
 from .adapter import EXTRAS, ManagerAdapter, Served
 from .outcome import ManagerOutcome
-from .parts import Reply, absent, computed_of, is_untimely, name_of, named, running, sent, settled
+from .parts import Reply, absent, computed_of, ends_of, is_untimely, name_of, named, running, sent, settled, waits_told
 from .scopes import Scope, option
 
 
@@ -246,6 +247,20 @@ def let_go(scope: Scope, state: State) -> Arguments:
         yield from (((block,),) for block in (*sorted(others), *state.queue[:1]))
 
 
+def resize(scope: Scope, state: State) -> Arguments:
+    most, least = len(state.contents), sum(floors_of(state.config).values()) + 2
+    yield from ((end,) for end in ends_of(most) if least <= end != state.config.num_blocks)
+    if "misuse" in scope.calls:
+        yield from ((end,) for end in (-1, least - 1, most + 1))
+
+
+def resize_told(adapter: Any, state: State, end: int) -> None:
+    """Resize; who is said to hold blocks beyond the end is compared with the specification's (RESIZE-2)."""
+    told, outcome = adapter.resize(end), resizing.resize(state, end)
+    if isinstance(outcome, Done) and told != (wanted := waits_told(outcome.state)):
+        raise AssertionError(f"RESIZE-2: expected blocks and requests {wanted}, found {told}")
+
+
 # ---- calls on a request
 
 
@@ -420,6 +435,7 @@ KINDS = {
         Kind("Hold", hold, outside.hold, "pin", word="outside"),
         Kind("Take", take, outside.take, take_served, chooses=True, word="outside"),
         Kind("LetGo", let_go, outside.let_go, "unpin", word="outside"),
+        Kind("Resize", resize, resizing.resize, resize_told, word="resize"),
         Kind("CountOn", count_on, counted_on, "count_on", has_slot=True, word="lease"),
         Kind("Release", release, transitions.release, end, has_slot=True, chooses=True),
         Kind("Trim", trim, transitions.trim, "trim", has_slot=True, chooses=True, word="trim"),

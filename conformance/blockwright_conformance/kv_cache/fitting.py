@@ -16,6 +16,7 @@ from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.lease import Lease
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import When
+from blockwright_spec.manager.resizing import Resizable
 from blockwright_spec.manager.state import Config, State, initial
 
 from ..capabilities import Capabilities
@@ -133,10 +134,11 @@ def fitted(scope: Scope, capabilities: Capabilities | None) -> Scope:
         changes["lookaheads"] = (0,)
     if "extra keys" not in can:
         changes["prompts"] = tuple(dict.fromkeys((0, tokens) for _, tokens in scope.prompts))
-    lasting = [each for each in config.chapters if "lease" in changes["calls"] or not isinstance(each, Lease)]
+    dropped = tuple(kind for word, kind in (("lease", Lease), ("resize", Resizable)) if word not in changes["calls"])
+    lasting = [each for each in config.chapters if not isinstance(each, dropped)]
     changes["config"] = replace(config, chapters=tuple(lasting), watermark=config.watermark * ("watermark" in can))
-    dropped = sorted(scope.calls - capabilities.calls - QUESTIONS)
-    return replace(scope, name=scope.name + (f", without {' '.join(dropped)}" if dropped else ""), **changes)
+    without = sorted(scope.calls - capabilities.calls - QUESTIONS)
+    return replace(scope, name=scope.name + (f", without {' '.join(without)}" if without else ""), **changes)
 
 
 def fitting(scopes: Iterable[Scope], capabilities: Capabilities | None) -> list[Scope]:

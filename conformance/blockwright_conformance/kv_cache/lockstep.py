@@ -26,7 +26,7 @@ from blockwright_spec.reads import Prefix
 from .abstraction import differences, expected
 from .adapter import Explained, Found, ManagerAdapter, Observation, Tables
 from .outcome import ManagerOutcome
-from .parts import OTHER, Reply, name_of, names_of
+from .parts import OTHER, Reply, name_of, names_of, waits_told
 from .scopes import option
 
 Slots = tuple[int, ...]
@@ -230,6 +230,7 @@ def examine(
     if state.config.caching:
         adapter.forget(OTHER)
     faults += uncommon(adapter, state) + miscounted_alone(adapter, state) + misrouted(adapter, state, prompts)
+    faults += miswaited(adapter, state)
     return faults + (pinned(adapter, state) if "pin" in asked else [])
 
 
@@ -260,6 +261,13 @@ def uncommon(adapter: ManagerAdapter, state: State) -> list[str]:
                 found = f"expected {wants}, found {shared}"
                 faults.append(f"COMMON-1: blocks of {name_of(slot)} shared by {count}: {found}")
     return faults
+
+
+def miswaited(adapter: ManagerAdapter, state: State) -> list[str]:
+    """Name what a manager that says it gets wrong of what is held beyond the end of its pool (RESIZE-2)."""
+    ask: Any = getattr(adapter, "resizing", None)
+    wanted, told = waits_told(state), ask() if ask is not None else None
+    return [f"RESIZE-2: expected blocks and requests {wanted}, found {told}"] * (told not in (None, wanted))
 
 
 def miscounted_alone(adapter: ManagerAdapter, state: State) -> list[str]:

@@ -9,6 +9,7 @@ from blockwright_spec.manager.facts import in_flight, recurrent
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.lru import LRU
 from blockwright_spec.manager.outcomes import Done, Fits, Plan, Publication, Reason, Refusal
+from blockwright_spec.manager.resizing import waits_for
 from blockwright_spec.manager.state import Absent, Hit, Running, State, Waiting
 from blockwright_spec.reads import Mamba, Prefix
 
@@ -183,3 +184,14 @@ def committed(adapter: ManagerAdapter, name: str, planned: Planned, plan: Plan, 
     if planned.demand is None:
         return Reply(True, None, hit)
     return Reply(False, None, hit, (told(adapter, adapter.commit(name)),))
+
+
+def ends_of(most: int) -> tuple[int, ...]:
+    """Return the numbers of blocks that a pool is given: about half of those that it has memory for, one less, all."""
+    return tuple(sorted({most // 2 + 1, most - 1, most}))
+
+
+def waits_told(state: State) -> tuple[int, tuple[str, ...]]:
+    """Return how many blocks beyond the end are held, and the names of the requests that hold some."""
+    waits = waits_for(state)
+    return len(waits), tuple([name_of(slot) for slot in sorted(set().union(*waits.values()))])

@@ -18,6 +18,7 @@ from blockwright_spec.manager.keeping import Keeping
 from blockwright_spec.manager.lease import Lease
 from blockwright_spec.manager.metrics import Metrics
 from blockwright_spec.manager.prompts import LastPrompts, LookAhead
+from blockwright_spec.manager.resizing import Resizable
 from blockwright_spec.manager.retention import Retention, floors_of
 from blockwright_spec.manager.state import Config
 from blockwright_spec.manager.units import Units
@@ -133,7 +134,11 @@ def layers(names: str) -> Layers:
 def of_groups(groups: Layers, theme: str, blocks: int, tokens: int, words: str, **rest: Any) -> Scope:
     """Return a scope of one symbol: `blocks` with the null block, requests of up to `tokens` tokens, two at a time."""
     flags = {flag: rest.pop(flag) for flag in FLAGS if flag in rest}
-    flags |= {"overlaps": bool(rest.get("in_flight")), "leases": "lease" in words.split()}
+    flags |= {
+        "overlaps": bool(rest.get("in_flight")),
+        "leases": "lease" in words.split(),
+        "resizes": "resize" in words.split(),
+    }
     config = configured(tuple(starmap(Group, groups)), blocks, rest.pop("max_model_len", tokens), **flags)
     options = {"slots": 2, "prompts": strings(1, 1, tokens - 1), "max_tokens": tokens, **rest}
     name = " + ".join(f"{layer_name(kind)}, block {size}" for kind, size in groups)
@@ -164,10 +169,11 @@ def of_row(names: str, *row: Any) -> Scope:
 
 FLAGS = (
     "caching", "eagle", "watermark", "settles", "tells", "counts", "retains", "floors", "guard", "keeps", "spares",
-    "parts", "every", "key_lookahead", "unit", "last_prompts", "adapts",
+    "parts", "every", "key_lookahead", "unit", "last_prompts", "adapts", "most",
 )  # fmt: skip
 
 CHAPTERS: tuple[tuple[str, type[Chapter], tuple[str, ...]], ...] = (
+    ("resizes", Resizable, ("most",)),
     ("keeps", Keeping, ("spares", "parts", "every")),
     ("retains", Retention, ("floors", "guard")),
     ("", LookAhead, ("key_lookahead",)),

@@ -31,12 +31,18 @@ ABSENT = (0,)
 class Names:
     """Gives prefixes small numbers, and states digests. Both compare only under one instance.
 
-    With `gives_up`, what is settled matters by itself: steps may be given up.
+    With `gives_up`, what is settled matters by itself: steps may be given up. Where a pool may be resized, it matters
+    of a block which of its `ends` are before it.
     """
 
-    def __init__(self, canonical: Callable[[Any, "Names"], Any] | None = None, gives_up: bool = False) -> None:
+    def __init__(
+        self,
+        canonical: Callable[[Any, "Names"], Any] | None = None,
+        gives_up: bool = False,
+        ends: tuple[int, ...] = (),
+    ) -> None:
         self._canonical = canonical or form
-        self.gives_up = gives_up
+        self.gives_up, self.ends = gives_up, ends
         self._numbers: dict[Prefix, int] = {}
 
     def number(self, prefix: Prefix) -> int:
@@ -47,7 +53,7 @@ class Names:
 
 
 def marks_of(state: State, names: Names) -> list[int]:
-    longest, blocks = state.config.max_model_len + 1, state.config.num_blocks
+    longest, blocks = state.config.max_model_len + 1, len(state.contents)
     marks = [0 if content is None else len(content[1][1]) for content in state.contents]
     numbers: list[int] = []
     groups = len(state.config.groups)
@@ -58,14 +64,16 @@ def marks_of(state: State, names: Names) -> list[int]:
         numbers.append(number)
     for block, facts in several.items():  # with units, a block may have several keys
         marks[block] += longest * (facts[0] if len(facts) == 1 else -names.number((-1, tuple(sorted(facts)))))
-    return [mark * longest * blocks**2 + memory for mark, memory in zip(marks, remembered(state, names), strict=True)]
+    marks = [mark * longest * blocks**2 + memory for mark, memory in zip(marks, remembered(state, names), strict=True)]
+    ends = names.ends
+    return [mark * (len(ends) + 1) + sum([block >= end for end in ends]) for block, mark in enumerate(marks)]
 
 
 def remembered(state: State, names: Names) -> list[int]:
     """Return the hint for each block as a number; an expired hint is as none."""
     known = memory_of(state)
     if not known.marks:
-        return [0] * state.config.num_blocks
+        return [0] * len(state.contents)
     return [
         names.number((((mark.priority, mark.until - known.now) * (mark.until > known.now), *placed(mark)), ()))
         for mark in known.marks
@@ -188,5 +196,5 @@ def ordered(
     for block in sorted(times, key=lambda block: (marks[block], times[block])):
         labels.setdefault(block, len(labels))
     time += sorted([(labels[block], times[block]) for block in times])
-    time += [known.share, *[names.number(prefix) for prefix in known.prompts]]
+    time += [state.config.num_blocks, known.share, *[names.number(prefix) for prefix in known.prompts]]
     return [labels[block] for block in state.queue], [marks[block] for block in labels], signatures, tables, time

@@ -18,7 +18,7 @@ from .blockwright import BlockwrightAdapter
 from .counterexample import diagnose
 from .counterexample.adapter_calls import AdapterCalls
 from .fitting import reached
-from .parts import Reply, names_of
+from .parts import Reply, ends_of, names_of
 from .requests import GrowEach
 from .scopes import Scope
 from .symmetry import Names
@@ -70,8 +70,9 @@ class KVCacheWorld(World[State, ManagerAdapter]):
             self.laws += tuple([law for law in POLICY_LAWS if law.id.startswith(kept)])
             own = "POLICY-4" if getattr(factory, "chooses", False) else ""  # an order of its own may keep passing ones
             self.step_laws += tuple([law for law in POLICY_STEP_LAWS if law.id.startswith(kept) and law.id != own])
-        self.names = Names(gives_up=not scope.calls.isdisjoint(("abort", "shorten")))
-        self.lookups: dict[tuple[View, bool], list[Law]] = {}
+        ends = ends_of(len(self.initial().contents)) if "resize" in scope.calls else ()
+        self.names = Names(gives_up=not scope.calls.isdisjoint(("abort", "shorten")), ends=ends)
+        self.lookups: dict[tuple[View, bool, int], list[Law]] = {}
         self.of_view = LOOKUP_LAWS if marked else LOOKUP_LAWS | {"LIVE-3"}  # which reads an idle pool as well
 
     def initial(self) -> State:
@@ -84,7 +85,8 @@ class KVCacheWorld(World[State, ManagerAdapter]):
         return self.names.digest(state)
 
     def broken(self, state: State) -> list[Law]:
-        seen = lookup_view(state), len(state.queue) == state.config.num_blocks - 1
+        size = state.config.num_blocks
+        seen = lookup_view(state), len(state.queue) == size - 1, size
         if (hits := self.lookups.get(seen)) is None:
             hits = self.lookups[seen] = [law for law in self.laws if law.id in self.of_view and not law.holds(state)]
         return [law for law in self.laws if law.id not in self.of_view and not law.holds(state)] + hits

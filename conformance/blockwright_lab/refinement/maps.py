@@ -59,7 +59,9 @@ def of_manager(state: State) -> Machine:
                 held |= {((slot, at), entry): block for entry, block in enumerate(request.tables[at])}
                 drafts = request.states[at] if request.states else ()
                 held |= {(("drafts", slot, at), entry): block for entry, block in enumerate(drafts)}
-    return Machine(blocks, frozenset(state.queue), tables, held)
+    beyond = range(state.config.num_blocks, len(blocks))  # the page has no end: what is unheld there is free
+    free = frozenset((*state.queue, *(block for block in beyond if not counts[block])))
+    return Machine(blocks, free, tables, held)
 
 
 # --- part two: block tables

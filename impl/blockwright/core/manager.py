@@ -16,6 +16,7 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64
 
 from blockwright._text import Drawing
+from blockwright.arguments import integer, shown, whole
 from blockwright.config import KVCacheConfig, KVCacheGroupSpec
 from blockwright.core.keys.block_hash import BlockHasher
 from blockwright.core.keys.packed import zeros64
@@ -54,6 +55,7 @@ from blockwright.core.steps.preconditions import (
     tables_running,
 )
 from blockwright.core.steps.publication import make_private
+from blockwright.core.steps.resizing import Resizing, resize, resizing
 from blockwright.core.steps.shortening import shorten
 from blockwright.core.steps.state import Options, State
 from blockwright.core.steps.transitions import commit, find, forget, lock, publish, publish_each, reset, trim
@@ -156,6 +158,7 @@ class KVCacheManager:
         wanted_interval: int = 0,
         raise_never_fits: bool = True,
         prefix_match_unit: int | None = None,
+        max_num_blocks: int | None = None,
     ) -> None:
         """Make a manager with an empty pool.
 
@@ -208,8 +211,10 @@ class KVCacheManager:
                 request that hits part of a block which others read gets that part as a copy: run those of
                 `take_copies` before each step, and call `new_step_starts` at its beginning. None: hits end with whole
                 blocks. Not with `use_eagle`, which gives up a whole block of each hit.
+            max_num_blocks: how many blocks `resize` may give the pool at most, the null block included; None: no more
+                than ``kv_cache_config.num_blocks``. The manager takes its own memory for all of them now.
 
-        Complexity: O(num_blocks + shares).
+        Complexity: O(max_num_blocks + shares).
 
         Raises:
             InvalidArgumentError: names the argument.
@@ -265,8 +270,10 @@ class KVCacheManager:
         }
         refuse_exclusions(given)
         refuse_eagle([group.kv_cache_spec for group in groups], use_eagle)
+        given_blocks = kv_cache_config.num_blocks
+        count = given_blocks if max_num_blocks is None else integer("max_num_blocks", max_num_blocks, given_blocks)
         pool = BlockPool(
-            kv_cache_config.num_blocks,
+            count,
             enable_caching,
             enable_kv_cache_events=enable_kv_cache_events,
             verify_tokens=verify_tokens,
@@ -277,11 +284,11 @@ class KVCacheManager:
         if prefix_match_unit is not None:
             _check_unit(unit, groups)
             pool._keep_tails()
-        pool._guard = int(hint_guard * (kv_cache_config.num_blocks - 1))
+        pool._guard = hint_guard
         classes, spares = None, passing_spares
         if _keeps_wanted(keep_wanted, passing_spares, groups, pool):
             _require_interval(wanted_interval, groups)
-            classes = Classes(kv_cache_config.num_blocks, wanted_interval)
+            classes = Classes(count, wanted_interval)
             # With a unit, states are kept where prompts part, to the token: those at block ends serve hardly any hit.
             if spares is None and any([0 < unit < spec.block_size for spec in recurrent]):
                 spares = 0
@@ -290,7 +297,7 @@ class KVCacheManager:
             raise InvalidArgumentError(
                 f"{name}: only with keep_wanted, where layers forget; leave it out, or give keep_wanted=True"
             )
-        count, guard = kv_cache_config.num_blocks, pool._guard
+        guard = pool._guard
         if shares is not None:
             pool._go_by(RetentionOrder(count, shares, guard, prefix_match_unit is not None, classes))
         elif adapts:
@@ -299,6 +306,8 @@ class KVCacheManager:
             pool._go_by(ChosenOrder(order, classes))
         elif classes is not None:
             pool._go_by(PassingOrder(count, classes, spares or 0, WHOLE if spares is None else 0))
+        if given_blocks < count:
+            pool._move_end(given_blocks)
         managers = [
             group_tables(group.kv_cache_spec, pool, number, dcp_world_size) for number, group in enumerate(groups)
         ]
@@ -317,7 +326,7 @@ class KVCacheManager:
             logs=log_stats,
             overlaps=overlap_steps,
             settles=publish_on_settlement,
-            watermark=int(watermark * kv_cache_config.num_blocks),
+            watermark=watermark,
             raises_never=raise_never_fits,
         )
         pool._describe(cache_layout([group.kv_cache_spec for group in groups], sizes, options.alignment, use_eagle))
@@ -795,6 +804,48 @@ class KVCacheManager:
                     "everything"
                 )
         return self._told(forget(self._state, whose, owner_mark(salt), owner_mark(adapter)))
+
+    def resize(self, num_blocks: int) -> Resizing:
+        """Let the pool have another number of blocks from now on, the null block included, while requests run.
+
+        A pool that grows has the new ids free at once: give them memory before the call. From a pool that shrinks, take
+        the memory away only once nothing is held there: the call evicts the candidates among the ids that go, and
+        no call hands such an id out any more. Blocks there that are held stay where they are. Nobody else finds them,
+        their requests publish nothing more, and each is gone once it is let go of, without another call: look at
+        `resizing`, or preempt the requests that it names. Blocks are not moved, so there is nothing to copy, and no
+        table of a worker changes. A call in the meantime replaces this one.
+
+        What is found in the blocks that stay is found as before. Hits that were looked up and plans that were made
+        before are stale where they rest on what went. `watermark` and what is spared are parts of the new size.
+
+        Complexity: O(blocks that come + entries of running requests), O(num_blocks) more where it shrinks. law:
+        RESIZE-1, RESIZE-2, RESIZE-3.
+
+        Args:
+            num_blocks: at least 2, at most `BlockPool.max_num_blocks`.
+
+        Raises:
+            InvalidArgumentError: another number, or the shares of tenants would not fit.
+        """
+        pool = self._state.pool
+        pool.require_whole()
+        end = whole(num_blocks)
+        if end is None or not 2 <= end <= pool.max_num_blocks:
+            raise InvalidArgumentError(
+                f"num_blocks: must be within 2..{pool.max_num_blocks} (block 0 is the null block; make the manager "
+                f"with max_num_blocks to let it grow further), not {shown(num_blocks)}"
+            )
+        least = 0 if pool._order is None else int(pool._order.least())
+        if end <= least:
+            raise InvalidArgumentError(
+                f"num_blocks: the shares of tenants sum to {least} blocks, which do not fit {end}; leave more"
+            )
+        return self._told(resize(self._state, end))
+
+    @property
+    def resizing(self) -> Resizing:
+        """How far the last `resize` is: blocks beyond the pool's end that are held, and by whom. O(num_blocks)."""
+        return resizing(self._state)
 
     def _publish_no_more(self, request_id: str) -> None:
         """Let a running request publish nothing more, as contents that are being loaded for it were forgotten."""

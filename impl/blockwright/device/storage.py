@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
+from blockwright.arguments import integer
 from blockwright.device.copies import copy_blocks
 from blockwright.device.layout import WORDS
 from blockwright.device.paged import KVPages, cut, kv_view, pages_in, scales_of
@@ -73,8 +75,42 @@ class KVCacheStorage:
             torch.zeros((plan.num_blocks, page), dtype=torch.uint8, device=device) for page in plan.page_sizes
         ]
         self._attention: dict[str, tuple[torch.Tensor, KVPages, torch.Tensor | None]] = {}
-        self._views = {name: self._views_of(name) for name in plan.layers}
-        self._views |= {name: self._views[holder] for name, holder in plan.config.shared_layers.items()}
+        self._views = self._all_views()
+
+    def resize(self, num_blocks: int) -> None:
+        """Have memory for another number of blocks; those that there are before and after keep their bytes.
+
+        Call it before `KVCacheManager.resize` of a pool that grows, and after it once `KVCacheManager.resizing` says
+        that nothing is held beyond the end of one that shrinks. The tensors and all views are new ones: take `kv`,
+        `pages`, `states` and what a graph has captured anew, once the device has run what uses the old ones. Scales
+        beside the pages stay the same.
+
+        Complexity: O(bytes that are kept). While it runs, the old and the new memory are both taken; an engine without
+        room for both makes its storage for the most blocks, and maps and unmaps pages under it by its allocator.
+
+        Args:
+            num_blocks: at least 2, the null block included.
+
+        Raises:
+            InvalidArgumentError: another number.
+            torch.OutOfMemoryError: there is no room for both; nothing has changed.
+        """
+        num_blocks = integer("num_blocks", num_blocks, 2)
+        plan = replace(self.plan, config=replace(self.plan.config, num_blocks=num_blocks))
+        kept = min(num_blocks, self.plan.num_blocks)
+        tensors = [torch.zeros((num_blocks, old.shape[1]), dtype=old.dtype, device=old.device) for old in self.tensors]
+        for new, old in zip(tensors, self.tensors, strict=True):
+            new[:kept] = old[:kept]
+        scales = {name: scale for name, (_, pages, scale) in self._attention.items() if not pages.is_scaled_by_token}
+        self.plan, self.tensors = plan, tensors
+        self._views = self._all_views()
+        for name, scale in scales.items():
+            if scale is not None:
+                self._attention[name][2].copy_(scale)  # type: ignore[union-attr]
+
+    def _all_views(self) -> dict[str, tuple[torch.Tensor, ...]]:
+        views = {name: self._views_of(name) for name in self.plan.layers}
+        return views | {name: views[holder] for name, holder in self.plan.config.shared_layers.items()}
 
     def _views_of(self, layer_name: str) -> tuple[torch.Tensor, ...]:
         first, stop = self.plan.page_of(layer_name)

@@ -62,7 +62,7 @@ class Trace:
             kind, *names = _KINDS[type(group.spec).__name__]
             numbers = [getattr(group.spec, name) for name in names] + [int(group.num_states)] * (kind == "Mamba")
             groups.append((kind, numbers, int(group._block_size)))
-        header = {"blockwright_trace": ORIGIN, "num_blocks": pool.num_blocks, "groups": groups}
+        header = {"blockwright_trace": ORIGIN, "num_blocks": pool.max_num_blocks, "groups": groups}
         line = json.dumps(header).encode() + b"\n"
         self._file = open(path, "wb")  # noqa: SIM115
         self.num_bytes = self._file.write(line)
@@ -80,6 +80,7 @@ class Trace:
         held: list[tuple[int, Any]] = [(0, copy[1:]) for copy in pool.pending_copies()]
         held += [(0, blocks) for left in state.all_left() for blocks in left.blocks]
         held += [(0, [block] * times) for block, times in enumerate(pool.holders_apart())]
+        held.append((0, range(pool.num_blocks, pool.max_num_blocks)))  # which the pool holds itself
         for tables in state.running.values():
             held += [(tables.uid % HOLDERS, [*table.blocks, *table.states]) for table in tables.by_group]
         holders: dict[int, list[int]] = {}

@@ -11,6 +11,6 @@ of transitions: 21 `told`. How far a request goes by itself, and hits that end i
 29 `wanted`, 30 `keeping`, and what that promises: 31 `retention_laws`. What happens in time: 32 `in_time.in_flight`, 33
 `in_time.forks`, 34 `in_time.outside`, 35 `in_time.explain`, 36 `in_time.time_laws`, 37 `in_time.liveness`, 38
 `in_time.forgetting`, 39 `in_time.giving_up`, 40 `in_time.shortening`, 41 `in_time.folding`. What hits inside blocks
-need: 42 `unit_laws`. What others are told: 43 `events`, 44 `metrics`, 45 `orders`, and 46 `adaptive`, an order. Last
-comes the list of all these laws, 47 `laws`.
+need: 42 `unit_laws`. What others are told: 43 `events`, 44 `metrics`, 45 `orders`, and 46 `adaptive`, an order. What
+changes the pool itself: 47 `resizing`. Last comes the list of all these laws, 48 `laws`.
 """

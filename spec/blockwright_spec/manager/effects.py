@@ -36,7 +36,8 @@ def enqueue(state: State, released: Table, said: tuple[Any, ...] = (), batch: tu
     bare = tuple(block for block in freed if block not in published)
     candidates = tuple(block for block in freed if block in published)
     contents = tuple(None if block in bare else content for block, content in enumerate(state.contents))
-    queue = (*bare[::-1], *state.queue, *candidates)
+    back = tuple(block for block in bare[::-1] if block < state.config.num_blocks)  # others are beyond the end
+    queue = (*back, *state.queue, *candidates)
     return replace(state, queue=queue, contents=contents)
 
 

@@ -63,6 +63,11 @@ def holders(state: State, block: int) -> int:
     return sum(table.count(block) for table in held_tables(state))
 
 
+def comes_free(state: State, block: int, times: int = 1) -> bool:
+    """Return whether a block is free once it is let go of so often: its holders are no more, and the pool goes on."""
+    return holders(state, block) == times and block < state.config.num_blocks
+
+
 def sharers(state: State, block: int) -> int:
     """Count the entries of tables and fences that hold a block: a writer must be the only one (WRITE-2)."""
     return sum(table.count(block) for table in shared_tables(state))

@@ -138,6 +138,12 @@ def sparing(state: State, blocks: Table) -> State:
     return put(state, {block: replace(memory_of(state).marks[block], spared=block in last) for block in blocks})
 
 
+def spare_fewer(state: State) -> State:
+    """Spare no more blocks than are spared in a pool of this size."""
+    marks = memory_of(state).marks
+    return sparing(state, tuple(block for block in state.queue if marks[block].spared)) if marks else state
+
+
 def tip_at(said: Leaving, block: int) -> Tip:
     """Return what of a request ended with a block that it lets go of."""
     if block in said.output:

@@ -2,7 +2,7 @@
 
 from .. import block_machine
 from ..law import listed
-from . import events, metrics, orders, pool_laws, retention_laws, step_laws, table_laws, unit_laws
+from . import events, metrics, orders, pool_laws, resizing, retention_laws, step_laws, table_laws, unit_laws
 from .in_time import explain, folding, forgetting, forks, giving_up, liveness, outside, shortening, time_laws
 
 BLOCK_LAWS = (
@@ -56,6 +56,7 @@ LAWS = (
     listed(liveness.law_hit_fits, "chapter `units`: room; known bugs E120, E121"),
     listed(unit_laws.law_tail_comes_in_time, "vLLM RFC #45702: partial cache hits for hybrid models"),
     listed(unit_laws.law_part_found_has_run, "vLLM 0.32: a part copied in the step that writes it; known bug E32"),
+    listed(resizing.law_end_is_the_end, "vLLM #47363, #50779: an extensible cache; kvcached: blocks that are unmapped"),
 )
 """Every law of states."""
 
@@ -89,6 +90,8 @@ STEP_LAWS = (
     listed(unit_laws.law_parts_are_near, "ours: what large blocks lose of a system prompt; known bug E35"),
     listed(unit_laws.law_parting_is_seen, "vLLM #53749: a shared prompt below a block; known bugs E170, E172"),
     listed(unit_laws.law_part_goes_on, "ours: a copy that would never fit; known bug E121"),
+    listed(resizing.law_nothing_beyond_is_given, "kvcached: KVCacheManager.resize; a shrink that never ends"),
+    listed(resizing.law_what_stays_is_found, "vLLM #50779: capacity changes while requests run"),
 )
 """Every law of steps."""
 

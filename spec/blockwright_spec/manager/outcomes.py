@@ -67,6 +67,10 @@ class Reason(Enum):
     PAST = (When.INVALID, "a time that has passed")
     NOTHING_TO_HOLD = (When.INVALID, "a block to be held from outside is free and has no content")
     NOT_OUTSIDE = (When.INVALID, "more is let go of than is held from outside")
+    NO_SIZE = (
+        When.INVALID,
+        "fewer blocks than one beside null or than are shared out, or more than there is memory for",
+    )
     ILLEGAL_CHOICE = (When.INVALID, "the choice is not one of those left open")
 
 

@@ -6,7 +6,7 @@ A request that joins others leaves a watermark and a reserve free; alone it need
 
 from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, writes
 from .chapters import adopted, caught_up
-from .facts import covers, entries_of_states, holders, sharers, span
+from .facts import comes_free, covers, entries_of_states, holders, sharers, span
 from .keys import is_longer, stride
 from .outcomes import Fits, Plan, Reason, Refusal, Step
 from .preconditions import request_from, start_of, trim_end, trim_tables
@@ -107,7 +107,7 @@ def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> 
     whole = whole_demand(state, start, begin, step) if is_new and step.whole else 0
     if max(num_kept(config, start, begin) + sum(news), whole) > config.num_blocks - 1:
         return Refusal(Reason.POOL_TOO_SMALL)
-    free = len(state.queue) + sum(holders(state, block) == 1 for table in let_go(start.tables, gone) for block in table)
+    free = len(state.queue) + sum(comes_free(state, block) for table in let_go(start.tables, gone) for block in table)
     missing = max(sum(by_group), whole - shared(state, tables, copied)) + spare(state, step, is_new) - free
     if missing > 0:
         return Refusal(Reason.NO_FREE_BLOCKS, missing, num_waiting(state), by_group)
@@ -123,13 +123,13 @@ def num_waiting(state: State) -> int:
     An engine that misses no more blocks than these preempts nobody: it waits (LIVE-2).
     """
     fenced = [block for fence in state.fences for table in fence.tables for block in table if block != NULL]
-    return sum(fenced.count(block) == holders(state, block) for block in set(fenced))
+    return sum(comes_free(state, block, fenced.count(block)) for block in set(fenced))
 
 
 def num_kept(config: Config, start: Running, begin: int) -> int:
-    """Count the blocks that a request keeps while a step from token `begin` on runs, once nothing else is in flight."""
+    """Count the pool's blocks that a request keeps in a step from token `begin` on, once nothing else is in flight."""
     own = (*trim_tables(config, start.tables, begin), *start.states)
-    return sum(block != NULL for table in own for block in table)
+    return sum(NULL < block < config.num_blocks for table in own for block in table)
 
 
 def spare(state: State, step: Step, is_new: bool) -> int:

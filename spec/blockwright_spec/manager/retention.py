@@ -31,7 +31,7 @@ class Marking(Chapter):
 
     def begin(self, state: State) -> State:
         """Mark no block."""
-        return replace(state, memory=Memory((Mark(),) * state.config.num_blocks))
+        return replace(state, memory=Memory((Mark(),) * len(state.contents)))
 
     def hear(self, state: State, steps: Acts) -> State:
         """Forget the marks of blocks that are taken or found no more; nothing is left of when held ones go.

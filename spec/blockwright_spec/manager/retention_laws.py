@@ -98,20 +98,22 @@ def law_extension_goes_first(before: State, done: Done) -> bool:
     """POLICY-1: no block of a layer that reads all earlier tokens goes before its cached extension.
 
     An extension that was let go of later may stay: a copy or a connector may hold it longer than the block before it.
+    So may one that was there before that: it stayed when the pool was resized.
     """
-    queue, groups = before.queue, before.config.groups
+    queue, groups, since = before.queue, before.config.groups, {each: at for at, each in enumerate(before.keys)}
     gone = {block: queue.index(block) for block in taken(done) if block in queue}
-    lost = {content: gone[block] for block, content in before.keys if block in gone}
+    lost = {content: (gone[block], since[block, content]) for block, content in before.keys if block in gone}
     stay = frozenset(content for _, content in done.state.keys)
     extensions = (
-        (block, (at, cut(prefix, (len(prefix[1]) - 1) // groups[at].block_size * groups[at].block_size)))
+        (block, (at, cut(prefix, (len(prefix[1]) - 1) // groups[at].block_size * groups[at].block_size)), began)
         for block, (at, prefix) in done.state.keys
+        for began in (since.get((block, (at, prefix)), len(since)),)
         if isinstance(groups[at].kind, Full)
     )
     return not any(
-        block in queue[: lost[content]] or sharers(before, block) > 0
-        for block, content in extensions
-        if content in lost and content not in stay
+        block in queue[: lost[content][0]] or sharers(before, block) > 0
+        for block, content, began in extensions
+        if content in lost and content not in stay and began > lost[content][1]
     )
 
 

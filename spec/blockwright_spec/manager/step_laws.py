@@ -51,7 +51,7 @@ def taken_at_most(done: Done) -> tuple[int, ...]:
 
 
 def law_taking_drops_its_key(before: State, done: Done) -> bool:
-    """STEP-2: a taken block loses its key, no other does but duplicates (SHARE-4), unless by `reset` or `forget`.
+    """STEP-2: a taken block loses its key, no other does but duplicates (SHARE-4), or by `reset`, `forget`, `resize`.
 
     A state that is written over loses its own, or that goes to its copy (UNIT-7); a block that a newcomer writes over
     loses those of what it writes over (UNIT-8). What is given up, or folded, loses its own too.
@@ -62,7 +62,7 @@ def law_taking_drops_its_key(before: State, done: Done) -> bool:
     rest = tuple(
         published
         for published in before.keys
-        if published[0] not in gone
+        if published[0] not in gone and published[0] < done.state.config.num_blocks
         if published[1] not in done.forgot
         if published not in lost
         if published[0] not in outgrown(before, done)
@@ -88,13 +88,19 @@ def is_state(state: State, content: Content) -> bool:
     return isinstance(state.config.groups[content[0]].kind, Mamba)
 
 
+def left_queue(before: State, done: Done) -> frozenset[int]:
+    """Return the blocks that left the free queue, except for those that the pool ends before."""
+    gone = frozenset(before.queue) - frozenset(done.state.queue)
+    return frozenset(block for block in gone if block < done.state.config.num_blocks)
+
+
 def law_demand_is_taken(before: State, done: Done) -> bool:
     """STEP-3: what leaves the free queue is held from then on, and what is taken has this one holder.
 
     The holder is the request, or the copy of a state that is saved.
     """
-    left, saved = frozenset(before.queue) - frozenset(done.state.queue), {target for _, _, target in saving(done)}
-    return all(holders(done.state, block) > 0 for block in left) and all(
+    saved = {target for _, _, target in saving(done)}
+    return all(holders(done.state, block) > 0 for block in left_queue(before, done)) and all(
         sharers(done.state, block) + done.state.pins.count(block) == (block not in saved) for block in taken(done)
     )
 
@@ -104,7 +110,8 @@ def law_evicted_is_lost(before: State, done: Done) -> bool:
 
     As if taken, and first, are the blocks that it wrote over (UNIT-8), with what is not found there any more.
     """
-    taken = tuple((block, content) for block in taken_at_most(done) for content in keys_of(before, block))
+    took = (*taken_at_most(done), *(act.block for act in of(done, "take") if act.place[0] == "beyond"))
+    taken = tuple((block, content) for block in took for content in keys_of(before, block))
     gone = written_over(before, done) + taken
     left = {content for block, content in before.keys if (block, content) not in gone}
     last = {content: block for block, content in gone}
@@ -114,7 +121,7 @@ def law_evicted_is_lost(before: State, done: Done) -> bool:
 
 def law_plan_is_taken(before: State, done: Done) -> bool:
     """PLAN-1: what a plan counts is what the step takes out of the queue, blocks that its own trim freed included."""
-    left = frozenset(before.queue) - frozenset(done.state.queue)
+    left = left_queue(before, done)
     freed = tuple(block for block in taken(done) if block not in before.queue)
     return done.demand == len(left) + len(freed)
 

@@ -247,5 +247,5 @@ def reset(state: State) -> Outcome:
     # EFFECT
     for chapter in state.config.chapters:
         state = chapter.reset(state)
-    return Done(replace(forget_keys(state, state.keys), contents=(None,) * state.config.num_blocks))
+    return Done(replace(forget_keys(state, state.keys), contents=(None,) * len(state.contents)))
     # SAME: the order in which blocks go, requests.

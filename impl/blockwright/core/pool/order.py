@@ -173,6 +173,12 @@ class CandidateOrder:
         page.drop_key(block)
         self.lost(block)
 
+    def forget(self, block: i64) -> None:
+        """Forget all of a block that is free and has no content any more."""
+
+    def resize(self, end: i64) -> None:
+        """Note that the pool ends before a block from now on: no free block is beyond it."""
+
     def clear(self) -> list[int]:
         """Take out all candidates, which lose their content, and return those in no queue, first to go first."""
         raise NotImplementedError
@@ -197,6 +203,10 @@ class CandidateOrder:
 
     # ------------------------------------------------------------------ what it answers
 
+    def least(self) -> i64:
+        """Return the blocks that a pool must have at least: those that belong to somebody."""
+        return 0
+
     def rule(self) -> RuleInForce | None:
         """Return the rule that is in force, of an order that has several."""
         return None
@@ -204,6 +214,10 @@ class CandidateOrder:
     def candidates(self) -> list[int]:
         """Return the candidates in no queue in the order in which they go, as far as that is settled."""
         raise NotImplementedError
+
+    def ranked(self) -> list[int]:
+        """Return the candidates in no queue by what is known of their worth alone: not by who takes them."""
+        return self.candidates()
 
     def is_passing(self, block: i64) -> bool:
         """Return whether the last holder of a candidate, or of one that is being taken, wanted no hit that needs it."""

@@ -99,7 +99,7 @@ class BlockPool(BlockStore):
             history.most_evictions = max(1024, 4 * num_blocks)  # far more than are taken in one step
         super().__init__(num_blocks, history, order)
         self._caching: bool = enable_caching
-        self._guard: i64 = 0  # how many of the last candidates no hint is about
+        self._guard = 0.0  # the part of the pool, in the last candidates, that no hint is about
 
     def copy(self) -> BlockPool:
         """Return an independent copy. O(num_blocks)."""
@@ -179,7 +179,12 @@ class BlockPool(BlockStore):
 
     @property
     def num_blocks(self) -> int:
-        """Blocks, the null block included."""
+        """Blocks, the null block included; changed by `KVCacheManager.resize`."""
+        return self._size
+
+    @property
+    def max_num_blocks(self) -> int:
+        """How many blocks `KVCacheManager.resize` may give the pool at most."""
         return self._count
 
     @property
@@ -218,7 +223,7 @@ class BlockPool(BlockStore):
 
     def get_usage(self) -> float:
         """Return the share of blocks that are held, 0.0 to 1.0. O(1)."""
-        return 1.0 - float(self._num_free) / float(self._count - 1)
+        return 1.0 - float(self._num_free) / float(self._size - 1)
 
     def get_cached_block(self, block_hash: bytes, group_ids: Sequence[int]) -> list[KVCacheBlock] | None:
         """Return one block per group that holds the prefix with this hash, or None unless all groups have one.

@@ -59,6 +59,7 @@ class BlockStore(Page):
         """
         self._is_torn = False  # a call ended in the middle of a change
         self._count: i64 = count
+        self._size: i64 = count  # blocks of the pool now; it holds those beyond its end itself
         self._index: PrefixIndex = PrefixIndex(count)
         # Of a held block the number of its holders, negative; of a free one its neighbours in the queue.
         self._rows: vec[i64] = self._index.rows
@@ -92,6 +93,7 @@ class BlockStore(Page):
         self.require_whole()
         twin._is_torn = False
         twin._count = self._count
+        twin._size = self._size
         twin._index = self._index.copy()
         twin._rows = twin._index.rows
         twin._num_free = self._num_free
@@ -193,7 +195,74 @@ class BlockStore(Page):
 
     def ref_count(self, block: i64) -> i64:
         """Return the number of holders of one block. O(1)."""
+        times = -self._rows[4 * block + LINK]
+        return max(0, times if block < self._size else times - 1)
+
+    def num_holds(self, block: i64) -> i64:
+        """Return how often a block is to be let go of before it is free: beyond the end, by the pool too. O(1)."""
         return max(0, -self._rows[4 * block + LINK])
+
+    # ------------------------------------------------------------------ the end of the pool
+
+    def _move_end(self, end: i64) -> None:
+        """Let the pool end before a block. O(blocks that come), O(num_blocks) if it shrinks. law: RESIZE-1, RESIZE-3.
+
+        The pool holds the blocks beyond its end itself: so the last who lets go of one does not give it back, and no
+        call has to look where the end is. Candidates among them are evicted in their order. Others lose their keys.
+        """
+        old, rows, order = self._size, self._rows, self._order
+        size: i64 = max(end - old, old - end)
+        moved = vec[i32](capacity=size)
+        if end > old:
+            for block in range(int(old), int(end)):
+                moved = append(moved, i32(block))
+            for each in self._listeners:
+                each.release(moved, 0, size, UNNOTED)
+            at = end
+            while at > old:  # from the last one on, so that the lowest id is taken first
+                at -= 1
+                rows[4 * at + LINK] += 1
+                if rows[4 * at + LINK] == 0:
+                    insert(rows, at, 0)
+                    self._num_free += 1
+        else:
+            for block in listed(rows, self._count) + ([] if order is None else order.ranked()):
+                if block >= end:
+                    moved = append(moved, i32(block))
+            self._withdraw(moved)
+            free = {int(block) for block in moved}
+            at = end
+            while at < old:
+                if int(at) not in free:
+                    self._one[0] = i32(at)
+                    for each in self._listeners:
+                        each.hold(self._one, False)
+                    rows[4 * at + LINK] -= 1
+                    self._unpublish(at, 0)
+                at += 1
+        self._size = end
+        if order is not None:
+            order.resize(end)
+        self._version += 1
+
+    def _withdraw(self, ids: vec[i32]) -> None:
+        """Take free blocks out of the queue for good; candidates among them are evicted in this order."""
+        order = self._order
+        passes = [order is not None and order.is_passing(i64(block)) for block in ids]
+        for each in self._listeners:
+            each.take(ids, 0, i64(len(ids)))
+        self._hold(ids, False)
+        for at, block in enumerate(ids):
+            if self._index.has_key(i64(block)):
+                self._num_evictions += 1
+                self._forget_key(i64(block), PASSED if passes[at] else EVICTED)
+                if order is not None:
+                    order.lost(i64(block))
+                    order.forget(i64(block))
+
+    def held_beyond(self) -> list[int]:
+        """Return the blocks beyond the end that are not let go of yet. O(blocks beyond the end)."""
+        return [block for block in range(int(self._size), int(self._count)) if self.ref_count(i64(block)) > 0]
 
     # ------------------------------------------------------------------ the free queue
 
@@ -326,9 +395,13 @@ class BlockStore(Page):
 
     def _touch_entries(self, ids: vec[i32], is_outside: bool = False, is_hit: bool = False) -> None:
         """Hold each non-null block of a hit once more, or of a connector; free ones leave the queue. law: REF-1."""
-        order = self._order
         for each in self._listeners:
             each.hold(ids, is_hit)
+        self._hold(ids, is_outside)
+
+    def _hold(self, ids: vec[i32], is_outside: bool) -> None:
+        """Do the same, and tell nobody but the order."""
+        order = self._order
         if order is not None and not order.in_queue:
             # Put into the queue, they are taken out by the loop below like all other free blocks.
             self._line_up(order.leave(ids))
@@ -971,7 +1044,9 @@ class BlockStore(Page):
         Complexity: O(count), O(1) where no block carries a key.
         """
         # A held block may be read by its request at any time, so that its content must stay what its key says.
-        if self._num_free + num_reserved != self._count - 1:
+        if self._num_free + num_reserved != self._size - 1 or (
+            self._size < self._count and len(self.held_beyond()) > 0
+        ):
             return False
         try:
             for each in self._listeners:
@@ -1005,7 +1080,11 @@ class BlockStore(Page):
         """
         self.require_whole()
         keyed = self.published()
-        check_queue(int(self._num_free), self.free_block_ids(), self._backwards(), self.ref_counts(), keyed)
+        refs = self.ref_counts()[: self._size]
+        check_queue(int(self._num_free), self.free_block_ids(), self._backwards(), refs, keyed)
+        demand("RESIZE-1", "published blocks beyond the end", False, any(keyed[self._size :]))
+        loose = [block for block in range(self._size, self._count) if self._rows[4 * i64(block) + LINK] >= 0]
+        demand("RESIZE-1", "free blocks beyond the end", [], loose)
         numbers = check_index(self._index, keyed)
         if self._order is not None:
             self._order.check(self.free_block_ids(), keyed)

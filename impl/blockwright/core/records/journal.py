@@ -29,7 +29,7 @@ from blockwright.ids import id_given
 
 KINDS: Final = (
     "lookup", "admit", "grow", "batch", "refuse", "fork", "free", "preempt", "start", "settle", "loaded", "reset",
-    "publish", "take", "forget",
+    "publish", "take", "forget", "resize",
 )  # fmt: skip
 """The kinds of facts by number."""
 LOOKUP: Final = 0
@@ -47,6 +47,7 @@ RESET: Final = 11
 PUBLISH: Final = 12
 TAKE: Final = 13
 FORGET: Final = 14
+RESIZE: Final = 15
 
 TOTALS: Final = (
     "queries", "hits", "external_queries", "external_hits", "local_cache_hit", "external_kv_transfer", "local_compute",
@@ -92,8 +93,8 @@ class Fact(NamedTuple):
     Attributes:
         at: when, in seconds of the journal's clock.
         kind: "lookup", "admit", "grow" (took blocks), "batch", "refuse", "fork", "free", "preempt", "start", "settle",
-            "loaded" (a load has ended), "reset", "publish" (by a call of its own), "take" (blocks, from outside) or
-            "forget" (contents, on demand).
+            "loaded" (a load has ended), "reset", "publish" (by a call of its own), "take" (blocks, from outside),
+            "forget" (contents, on demand) or "resize" (the pool).
         request: of which request; "" where of none.
         tokens: looked up, given slots, loaded or published.
         prompt: tokens with a source that is known from now on: all of the prompt of a request that is admitted for the

@@ -32,6 +32,7 @@ from blockwright.core.records.journal import (
     PUBLISH,
     REFUSE,
     RESET,
+    RESIZE,
     SETTLE,
     START,
     STEP,
@@ -164,6 +165,9 @@ class Listeners:
         if is_all:
             self.lookups[6] = 1
         self._fact(RESET if is_all else FORGET, name, 0)
+
+    def resized(self) -> None:
+        self._fact(RESIZE, "", 0)
 
     def started(self, step: i64) -> None:
         self._fact(START, "", 0, STEP, step)

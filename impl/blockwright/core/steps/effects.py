@@ -415,12 +415,12 @@ def note_shared(state: State, adopted: RequestTables) -> None:
     Layers that run ahead alone may, where no token behind that state is known yet. O(entries) if somebody holds it.
     """
     for at, group in enumerate(state.groups):
-        blocks = adopted.by_group[at].blocks
-        if group.runs_ahead and len(blocks) > 0 and state.pool.ref_count(i64(blocks[-1])) > 1:
-            for running in state.running.values():
-                if running is not adopted and blocks[-1] in running.by_group[at].blocks:
-                    running.is_forked = True
-                    running.in_place = 0
+        for block in adopted.by_group[at].blocks:  # entries that are to be taken are null yet
+            if group.runs_ahead and block != 0 and state.pool.ref_count(i64(block)) > 1:
+                for running in state.running.values():
+                    if running is not adopted and block in running.by_group[at].blocks:
+                        running.is_forked = True
+                        running.in_place = 0
 
 
 def trim_dead(state: State, tables: RequestTables, changes: StepScratch) -> None:

@@ -183,6 +183,6 @@ def num_held_alone(state: State, tables: RequestTables) -> int:
     count: i64 = 0
     for table in tables.by_group:
         for block in held_blocks(table):
-            if block != 0 and pool.ref_count(i64(block)) == 1:
+            if block != 0 and pool.num_holds(i64(block)) == 1:
                 count += 1
     return count

@@ -40,7 +40,7 @@ def fits(state: State, request: Request, tables: RequestTables | None, ask: Step
     if tables is None:
         ask.settled = ask.begin
         count_new(state, request, ask)
-        if ask.most > state.pool._count - 1:
+        if ask.most > state.pool._size - 1:
             return False
     else:
         ask.settled = tables.num_settled if config.overlaps else trim_end(state, tables, ask.begin)
@@ -99,9 +99,9 @@ def count_new(state: State, request: Request, ask: StepRequest) -> None:
         at += 1
     if ask.is_whole:
         whole = most_in_steps(state, tokens, ask)
-    spare = state.config.watermark + ask.reserve
+    spare = state.watermark + ask.reserve
     # No request holds a block, so none needs the spare ones. A request as large as the pool would never start.
-    if pool._num_free == pool._count - 1:
+    if pool._num_free == pool._size - 1:
         spare = 0
     ask.most = max(own, whole)
     # Full attention never gives its hit back, so what it shares is not needed again for the whole request.
@@ -229,7 +229,7 @@ def freed_by(state: State, batch: list[vec[i32]], held: dict[int, int]) -> int:
         for each in blocks:
             block = int(each)
             if block != 0:
-                left = held.get(block, int(state.pool.ref_count(i64(block)))) - 1
+                left = held.get(block, int(state.pool.num_holds(i64(block)))) - 1
                 held[block] = left
                 # Forks and hits share blocks: one of them returns only with its last holder.
                 if left == 0:
@@ -280,13 +280,16 @@ def request_version(state: State, request: Request, tables: RequestTables | None
 
 
 def most_held(state: State, tables: RequestTables, ask: StepRequest) -> i64:
-    """Return the blocks a running request would hold after a step, once nothing is in flight. O(blocks)."""
+    """Return the pool's blocks that a running request holds after a step, once nothing is in flight. O(blocks)."""
     most: i64 = 0
+    end = state.pool._size
     for group, table in zip(state.groups, tables.by_group):
-        most += group.missing_in(len(table.blocks), ask) + i64(len(table.states))
+        most += group.missing_in(len(table.blocks), ask)
+        for block in table.states:
+            most += 1 if i64(block) < end else 0
         first = group.first_kept(ask.begin)
         for entry, block in enumerate(table.blocks):
-            if block != 0 and (i64(entry) >= first or group.stays(i64(entry))):
+            if 0 < i64(block) < end and (i64(entry) >= first or group.stays(i64(entry))):
                 most += 1
     return most
 

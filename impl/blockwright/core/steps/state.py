@@ -168,7 +168,7 @@ class Options:
         unit: tokens at whose multiples hits may end inside blocks, or 0.
         caching, eagle, logs: whether prefixes are shared, a draft head recomputes a block, lookups are counted.
         overlaps, settles: whether steps are kept apart, and whether publication waits for their settlement.
-        watermark: blocks that stay free when a request joins others.
+        watermark: the part of the blocks that stays free when a request joins others.
         raises_never: whether a new request that could not be served even alone is an error.
         num_groups: groups of layers.
         least_size, most_size: tokens of the smallest block, and of the largest.
@@ -194,7 +194,7 @@ class Options:
         logs: bool,
         overlaps: bool,
         settles: bool,
-        watermark: i64,
+        watermark: float,
         raises_never: bool,
     ) -> None:
         """Take the tokens per block of each group (`sizes`), and the drafts that each recurrent one keeps states of."""
@@ -206,7 +206,7 @@ class Options:
         self.logs: Final = logs
         self.overlaps: Final = overlaps
         self.settles: Final = settles
-        self.watermark: Final[i64] = watermark
+        self.watermark: Final = watermark
         self.raises_never: Final = raises_never
         self.num_groups: Final[i64] = len(sizes)
         self.least_size: Final[i64] = min(sizes, default=1)
@@ -314,6 +314,7 @@ class State:
     Attributes:
         config: how it was made.
         pool, groups: the blocks, and the tables of each group of layers.
+        watermark: blocks that stay free when a request joins others.
         uniform_groups: all groups grow by, and publish, the same entries at the same tokens; they may trim others.
         owner: number of the manager, by which a request knows its own tables; -1 once a call ended in mid-change.
         margin: tokens after a hit that must be cached too, and are computed again.
@@ -334,6 +335,7 @@ class State:
         _owners[0] += 1
         self.config = config
         self.pool = pool
+        self.watermark: i64 = int(config.watermark * pool.num_blocks)
         self.groups = groups
         for group in groups:
             group.align(config.alignment, config.eagle)

@@ -46,12 +46,12 @@ def has_room(state: State, known: i64, length: i64) -> bool:
         return True
     ahead = most
     slots = min(known + 2 * most, limit)
-    if held_alone(state, known, length, min(known + most, slots), slots) < state.pool._count:
+    if held_alone(state, known, length, min(known + most, slots), slots) < state.pool._size:
         return True
     while ahead >= 0:
         stop = known + ahead
         slots = most_slots(state, known, stop, min(stop + most, limit))
-        if slots > length and held_alone(state, known, length, min(stop, slots), slots) >= state.pool._count:
+        if slots > length and held_alone(state, known, length, min(stop, slots), slots) >= state.pool._size:
             return False
         ahead -= 1
     return True
@@ -62,7 +62,7 @@ def most_slots(state: State, known: i64, stop: i64, slots: i64) -> i64:
     first: i64 = 0
     while first < slots:
         middle = (first + slots + 1) // 2
-        if held_alone(state, known, 0, min(stop, middle), middle) < state.pool._count:
+        if held_alone(state, known, 0, min(stop, middle), middle) < state.pool._size:
             first = middle
         else:
             slots = middle - 1

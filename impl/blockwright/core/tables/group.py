@@ -278,7 +278,7 @@ class GroupTables:
         while i < stop:
             block: i64 = i64(blocks[i])
             # A block that others hold too does not become free when this request lets it go.
-            if block != 0 and pool.ref_count(block) == 1 and not self.stays(i):
+            if block != 0 and pool.num_holds(block) == 1 and not self.stays(i):
                 gain += 1
             i += 1
         return gain

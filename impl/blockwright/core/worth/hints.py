@@ -49,7 +49,8 @@ def hinted(pool: BlockPool) -> RetentionOrder:
     last: i64 = i64(blocks[int(bare) - 1]) if bare > 0 else 0
     join(pool._rows, last, 0)
     pool._go_by(made)
-    made.start(pool, pool._count - 1 - pool._num_free, blocks[int(bare) :])
+    made.start(pool, pool._size - 1 - pool._num_free + len(pool.held_beyond()), blocks[int(bare) :])
+    made.resize(pool._size)
     return made
 
 

@@ -45,6 +45,7 @@ class PassingOrder(CandidateOrder):
         super().__init__()
         self.in_queue = True
         self._count: i64 = count
+        self._size: i64 = count  # of the pool now
         self.classes: Classes = classes
         self.spares = spares
         self.whole: i64 = whole
@@ -78,14 +79,14 @@ class PassingOrder(CandidateOrder):
             self.share += more - (self.share * (tokens - served) // tokens >> self.slow)
         if lacks:
             self.share += (self.whole - self.share) >> (self.slow + 1)
-        self.spares = self._count * min(self.share, self.whole // _MOST_SHARED) // self.whole
+        self.spares = self._size * min(self.share, self.whole // _MOST_SHARED) // self.whole
         self._spare_fewer()
 
     def recall(self, num_spared: i64) -> None:
         """Spare as many blocks as an earlier process had learned to, or none where nothing is learned. O(1)."""
         if self.whole > 0:
-            self.spares = min(num_spared, self._count // _MOST_SHARED)
-            self.share = (self.spares * self.whole + self._count - 1) // self._count
+            self.spares = min(num_spared, self._size // _MOST_SHARED)
+            self.share = (self.spares * self.whole + self._size - 1) // self._size
 
     # ------------------------------------------------------------------ what the store reports
 
@@ -225,6 +226,17 @@ class PassingOrder(CandidateOrder):
     def lost(self, block: i64) -> None:
         self.classes.of[block] = ORDINARY
 
+    def resize(self, end: i64) -> None:
+        """See `CandidateOrder.resize`. O(blocks without content)."""
+        self._size = end
+        block = self.rows[LINK] >> 32
+        while block != 0 and self.rows[4 * block + MARK] == 0:
+            self.last_bare = block
+            block = self.rows[4 * block + LINK] >> 32
+        if self.whole > 0:
+            self.spares = end * min(self.share, self.whole // _MOST_SHARED) // self.whole
+            self._spare_fewer()
+
     def clear(self) -> list[int]:
         """See `CandidateOrder.clear`. O(count)."""
         self.last = self.num_spared = 0
@@ -240,6 +252,9 @@ class PassingOrder(CandidateOrder):
 
     def candidates(self) -> list[int]:
         """Return none: all candidates are in the queue."""
+        return []
+
+    def ranked(self) -> list[int]:
         return []
 
     def is_passing(self, block: i64) -> bool:

@@ -19,6 +19,7 @@ class RankedOrder(CandidateOrder):
         tells: whether `note` is called for each published block that a holder releases.
         keeps_doubles: whether a candidate may have the content of another published block.
         classes: which blocks are passing, where that is noted.
+        pool_size: the pool ends before this block.
     """
 
     def __init__(self, classes: Classes | None = None) -> None:
@@ -26,6 +27,7 @@ class RankedOrder(CandidateOrder):
         super().__init__()
         self.tells = False
         self.keeps_doubles = True
+        self.pool_size: i64 = 1 << 31
         self.classes: Classes | None = classes
 
     def release(self, page: Page, ids: vec[i32], start: i64, stop: i64) -> i64:
@@ -51,6 +53,8 @@ class RankedOrder(CandidateOrder):
                     classes.left(page, i, block, count, is_published)
                 if not is_published and count == page.num_external_holders(block):
                     self.disown(block)
+                if block >= self.pool_size and count == 1:  # the pool alone holds it, and for good
+                    self.forget(block)
                 continue
             freed += 1
             if is_published and (self.keeps_doubles or index.is_single(block)):
@@ -101,8 +105,8 @@ class RankedOrder(CandidateOrder):
         """Return whether the order's own records agree, for the self-check."""
         raise NotImplementedError
 
-    def forget(self, block: i64) -> None:
-        """Forget all of a block that is free and has no content any more."""
+    def resize(self, end: i64) -> None:
+        self.pool_size = end
 
     def disown(self, block: i64) -> None:
         """Note that a block without key is held from outside alone: it is no tenant's."""

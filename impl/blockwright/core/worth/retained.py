@@ -53,9 +53,9 @@ class RetentionOrder(RankedOrder):
     """
 
     def __init__(
-        self, count: i64, shares: Mapping[str, int], guard: i64, has_parts: bool, classes: Classes | None
+        self, count: i64, shares: Mapping[str, int], guard: float, has_parts: bool, classes: Classes | None
     ) -> None:
-        """Start without candidates, for block ids below `count`; the last `guard` candidates are guarded. O(count).
+        """Start without candidates, for block ids below `count`; a part of them, the last, is guarded. O(count).
 
         Raises:
             InvalidArgumentError: shares of no number of blocks, or of more than there are. law: SHARE-1.
@@ -66,7 +66,8 @@ class RetentionOrder(RankedOrder):
         # Of parts of blocks, one may be there twice and another not: their blocks are not the same.
         self.keeps_doubles = has_parts
         self._count: i64 = count
-        self._guard: i64 = guard
+        self._guarded_part: float = guard
+        self._guard: i64 = int(guard * float(count - 1))
         self._tenants: dict[str, int] = {name: number for number, name in enumerate(shares, 1)}
         tenants: i64 = len(shares) + 1
         self._floors: vec[i64] = zeros64(tenants)
@@ -109,10 +110,16 @@ class RetentionOrder(RankedOrder):
         self._goes_on = True
 
     def copy(self) -> CandidateOrder:
-        return self.copied(RetentionOrder(1, {}, 0, False, None))
+        return self.copied(RetentionOrder(1, {}, 0.0, False, None))
 
     def tenant(self, salt: str | None) -> i64:
         return 0 if salt is None else self._tenants.get(salt, 0)
+
+    def least(self) -> i64:
+        floors: i64 = 0
+        for floor in self._floors:
+            floors += floor
+        return floors
 
     def start(self, page: Page, held: i64, candidates: list[int]) -> None:
         """Begin in the middle of a pool's life: blocks held, and candidates in order. O(count)."""
@@ -265,9 +272,16 @@ class RetentionOrder(RankedOrder):
         self._link(block, head, _GUARDED, (_RECENT << _AGE) | self._age)
         self._guarded[int(block)] = None
         self._update(owner)
-        # law: HINT-3
-        if i64(len(self._guarded)) > self._guard:
-            # The guard covers a fixed number of candidates: one that comes in pushes the oldest out, to its rank.
+        self._guard_fewer()
+
+    def resize(self, end: i64) -> None:
+        super().resize(end)
+        self._guard = int(self._guarded_part * float(end - 1))
+        self._guard_fewer()
+
+    def _guard_fewer(self) -> None:
+        """Put the oldest guarded candidates where their rank is, while too many are guarded. law: HINT-3."""
+        while i64(len(self._guarded)) > self._guard:
             oldest: i64 = next(iter(self._guarded))
             self._unlink(oldest)
             self._place(oldest, i64(self._owner[oldest]), self._heaps.keys[oldest] & ((1 << _AGE) - 1))
@@ -558,6 +572,12 @@ class RetentionOrder(RankedOrder):
         ]
         ages.sort()
         return [block for _, block in ages]
+
+    def ranked(self) -> list[int]:
+        """See `CandidateOrder.ranked`: by rank, and then least recently released first. O(n log n)."""
+        ranks = [(int(self._heaps.keys[block]), block) for block in self.candidates()]
+        ranks.sort()
+        return [block for _, block in ranks]
 
     def is_sound(self) -> bool:
         """Return whether every candidate is where its rank is, and counts and tournament are right. O(count)."""

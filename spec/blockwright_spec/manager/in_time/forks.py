@@ -15,7 +15,7 @@ from ...reads import Cross, cut, drafts_beside
 from ..chapters import order_of
 from ..choices import Choice, legal_order, legal_taking
 from ..effects import enqueue, new_entries, take_blocks
-from ..facts import certain, covers, holders, in_flight, owned, recurrent, runs_ahead, sharers, span
+from ..facts import certain, comes_free, covers, in_flight, owned, recurrent, runs_ahead, sharers, span
 from ..keys import upto
 from ..outcomes import Done, Outcome, Reason, Refusal, transition
 from ..page import acts, drafts_of, pins, tables_of
@@ -149,7 +149,7 @@ def held_alone(state: State, slot: int) -> frozenset[int]:
     """
     request = state.requests[slot]
     own = owned(request) if isinstance(request, Running) else ()
-    return frozenset(block for table in own for block in table if block != NULL and holders(state, block) == 1)
+    return frozenset(block for table in own for block in table if block != NULL and comes_free(state, block))
 
 
 def law_preemption_frees_its_own(before: State, done: Done) -> bool:
@@ -167,7 +167,7 @@ def law_preemption_frees_its_own(before: State, done: Done) -> bool:
     if not ended:
         return True
     fences = tuple(fence for fence in after.fences if fence not in before.fences)
-    later = {block for fence in fences for table in fence.tables for block in table if holders(after, block) == 1}
+    later = {block for fence in fences for table in fence.tables for block in table if comes_free(after, block)}
     freed = frozenset(after.queue) - frozenset(before.queue) | later
     return all(freed == held_alone(before, slot) for slot in ended)
 
