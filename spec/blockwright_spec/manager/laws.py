@@ -1,4 +1,4 @@
-"""Part one, chapter 47: all laws of the part in one list, for the explorer, for self-checks and for the book."""
+"""Part one, chapter 48: all laws of the part in one list, for the explorer, for self-checks and for the book."""
 
 from .. import block_machine
 from ..law import listed

@@ -1,4 +1,4 @@
-"""Part one, chapter 46: a pool that grows and shrinks while it serves.
+"""Part one, chapter 47: a pool that grows and shrinks while it serves.
 
 The blocks of a pool are those below its *end*. It may have memory for more: up to `most` blocks. Whoever resizes it
 moves the end, at once and whatever runs. What stays keeps its place in the queue, its content and its hits. Of the ids
