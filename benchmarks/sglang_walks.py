@@ -1,8 +1,8 @@
 """Long walks of SGLang's own scheduler (0.5.23, no model) over Blockwright's cache, beside its default tree in Rust.
 
 ``make bench-sglang`` prints a line per page size and kind of load, and a total. Both caches serve the same requests in
-the same process, one after the other, in alternating order. The time is what passes inside the cache and its allocator,
-each moment once: the outermost call counts.
+the same process, one after the other, in alternating order. The time is of the processor, inside the cache and its
+allocator, each moment once: the outermost call counts.
 """
 
 import argparse
@@ -53,7 +53,7 @@ WINDOWS = {
 
 def walk(case: Any) -> tuple[Any, float]:
     """Return what a case came to, and the seconds inside the cache and its allocator."""
-    spent, inside, clock = [0.0], [False], time.perf_counter
+    spent, inside, clock = [0.0], [False], time.process_time
 
     def timed(call: Callable[..., Any]) -> Callable[..., Any]:
         def measured(*arguments: Any, **more: Any) -> Any:

@@ -89,6 +89,7 @@ class Case:
     events: bool = False
     window: int = 0  # tokens that some layers read before each, which have `window_tokens` slots of their own
     window_tokens: int = 0
+    drafts: int = 0  # tokens that a step verifies, the last one included
     checked_every: int = 1
 
 
@@ -148,6 +149,7 @@ class Worker:
         self.window_held = [0] * (case.window_tokens + case.page)
         self.tokens: dict[str, list[int]] = {}
         self.hashes: dict[str, list[int]] = {}
+        self.accepted = torch.ones(0, dtype=torch.int64)
 
     def history(self, req: Any, end: int) -> list[int]:
         """Return the hashes of a request's tokens up to one; its own answers count as soon as they are sampled."""
@@ -160,8 +162,10 @@ class Worker:
 
     def run(self, batch: Any, rows: Any) -> list[int]:
         """Write the slots of a batch, then read all that it reads; return a token for each request."""
-        slots, at, told = batch.out_cache_loc.tolist(), 0, []
         extends = batch.forward_mode.is_extend()
+        if not extends and batch.spec_info is not None:
+            return self.verify(batch, rows, batch.spec_info.draft_token_num)
+        slots, at, told = batch.out_cache_loc.tolist(), 0, []
         reading = []
         for place, req in enumerate(batch.reqs):
             end = int(batch.seq_lens_cpu[place])
@@ -197,6 +201,60 @@ class Worker:
                 self.tokens[req.rid].append(token)
         return told
 
+    def verify(self, batch: Any, rows: Any, drafts: int) -> list[int]:
+        """Write the slots of drafts, of which the first few are right, and read those; return the accepted tokens."""
+        told, accepted = [], []
+        for place, req in enumerate(batch.reqs):
+            begin = int(batch.seq_lens_cpu[place])
+            row = rows.req_to_token[req.kv.req_pool_idx, : begin + drafts].tolist()
+            count = 1 + self.history(req, begin + 1)[-1] // 7 % drafts
+            if begin + drafts > req.kv.kv_allocated_len or len(set(row)) < len(row):
+                self.seen.wrong.append(("not reserved", req.rid, begin, req.kv.kv_allocated_len))
+            peers, first = row, max(0, begin - self.window)
+            if self.window:
+                peers = self.allocator.translate_loc_from_full_to_swa(torch.tensor(row)).tolist()
+            for slot, peer in zip(row[begin:], peers[begin:], strict=True):
+                self.held[slot] = -1
+                self.window_held[peer if self.window else 0] = -1
+            for end in range(begin + 1, begin + count + 1):
+                token = self.history(req, end)[end - 1]
+                self.held[row[end - 1]] = self.window_held[peers[end - 1] if self.window else 0] = token
+                if len(self.tokens[req.rid]) == end:
+                    self.tokens[req.rid].append(token % VOCABULARY)
+            self.seen.reads += begin + count
+            if [self.held[slot] for slot in row[: begin + count]] != self.hashes[req.rid][: begin + count]:
+                self.seen.wrong.append(("read by drafts", req.rid, begin))
+            inside = [self.window_held[slot] for slot in peers[first : begin + count]] if self.window else []
+            if self.window and inside != self.hashes[req.rid][first : begin + count]:
+                self.seen.wrong.append(("read by drafts in a window", req.rid, begin))
+            told += self.tokens[req.rid][begin + 1 : begin + count + 1] + [0] * (drafts - count)
+            accepted.append(count)
+        self.accepted = torch.tensor(accepted)
+        return told
+
+
+def write_rows(rows: Any, into: Any, starts: Any, stops: Any, slots: Any, count: int) -> None:
+    """Write slots ahead into rows, in the place of SGLang's kernel for a GPU."""
+    at = 0
+    for row, start, stop in zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True):
+        into[row, start:stop] = slots[at : at + stop - start]
+        at += stop - start
+
+
+def speculate(batch: Any, told: torch.Tensor, worker: Worker, drafts: int) -> None:
+    """Tell a batch what its next step verifies, as SGLang's n-gram worker does."""
+    from sglang.srt.speculative.ngram_info import NgramVerifyInput
+
+    if batch.forward_mode.is_extend():
+        worker.accepted = torch.ones(len(batch.reqs), dtype=torch.int64)
+        told = torch.zeros(len(batch.reqs) * drafts, dtype=torch.int64)
+    else:
+        batch.seq_lens = batch.seq_lens + worker.accepted
+        batch.seq_lens_cpu = batch.seq_lens.clone()
+    batch.spec_info = NgramVerifyInput(
+        draft_token_num=drafts, new_seq_lens=batch.seq_lens, accept_tokens=told, accept_lens=worker.accepted
+    )
+
 
 def scheduler(case: Case, seen: Seen) -> Any:
     """Make SGLang's scheduler over its own pools, without its processes, sockets and model."""
@@ -208,15 +266,19 @@ def scheduler(case: Case, seen: Seen) -> Any:
         schedule_policy=case.policy,
         enable_mixed_chunk=case.mixes,
         radix_cache_backend=backend,
+        speculative_algorithm="NGRAM" if case.drafts else None,
+        speculative_num_draft_tokens=case.drafts or None,
     )
     logging.disable(logging.WARNING)
     from sglang.srt.disaggregation.utils import DisaggregationMode
     from sglang.srt.managers.schedule_batch import ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
     from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
+    from sglang.srt.mem_cache import allocation
     from sglang.srt.mem_cache.registry import create_tree_cache
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+    allocation.assign_req_to_token_pool_func = write_rows
     context = context_of(case)
     rows, allocator = context.params.req_to_token_pool, context.params.token_to_kv_pool_allocator
     tree = create_tree_cache(context)
@@ -228,6 +290,8 @@ def scheduler(case: Case, seen: Seen) -> Any:
         forward_ct_decode=0,
         report_decode_stats=Nothing(),
         report_prefill_stats=Nothing(),
+        snapshot_spec_decode_metrics=Nothing(),
+        update_spec_metrics=Nothing(),
     )
     beams = SimpleNamespace(
         pending_member_rows=lambda batch: 0, commit_decode=lambda batch: set(), retire_group=lambda req: None
@@ -259,7 +323,7 @@ def scheduler(case: Case, seen: Seen) -> Any:
         model_config=model,
         enable_overlap=case.overlaps,
         enable_skip_finishing_decode=case.overlaps,
-        spec_algorithm=SpeculativeAlgorithm.NONE,
+        spec_algorithm=SpeculativeAlgorithm.NGRAM if case.drafts else SpeculativeAlgorithm.NONE,
         device="cpu",
         schedule_policy=case.policy,
         disaggregation_mode=DisaggregationMode.NULL,
@@ -301,7 +365,7 @@ def scheduler(case: Case, seen: Seen) -> Any:
         metrics_collector=Nothing(),
         metrics_reporter=metrics,
         draft_worker=None,
-        model_worker=None,
+        model_worker=Nothing(),
         logprob_result_processor=Nothing(),
         output_streamer=SimpleNamespace(stream_output=Nothing()),
         beam_coordinator=beams,
@@ -410,7 +474,7 @@ def next_turn(case: Case, req: Any, step: int) -> list[tuple[int, Any, int | Non
     dice = random.Random(f"{case.seed} {req.rid}")
     prompt = [
         *req.origin_input_ids,
-        *req.output_ids,
+        *req.output_ids_through_stop,
         *(dice.randrange(VOCABULARY) for _ in range(dice.randrange(1, 20))),
     ]
     if dice.random() > 0.3 or len(prompt) > CONTEXT - 80 or isinstance(req.finished_reason, FINISH_ABORT):
@@ -461,8 +525,11 @@ def run(
                         counted.add(req.rid)
                         seen.hits += batch.prefix_lens[place]
                         seen.prompts += len(req.full_untruncated_fill_ids)
-            batch.input_ids = told
-            made.result_queue.append((batch.copy() if case.overlaps else batch, told))
+            if case.drafts:
+                speculate(batch, told, worker, case.drafts)
+            else:
+                batch.input_ids = told
+            made.result_queue.append((batch.copy() if case.overlaps else batch, told, worker.accepted))
         if made.result_queue and (not case.overlaps or made.last_batch):
             process(made, *made.result_queue.popleft())
         is_idle = not (batch or made.waiting_queue or made.chunked_req or made.result_queue or made.last_batch)
@@ -482,17 +549,20 @@ def run(
     seen.left = sum(pool[0] - pool[1] for pool in pools(made, case))
     seen.rows_left = ROWS - rows.available_size()
     gone = {req.rid for req in requests if isinstance(req.finished_reason, FINISH_ABORT)} | {*seen.aborted}
-    seen.answers = {req.rid: tuple(req.output_ids) for req in requests if req.rid not in gone}
+    seen.answers = {req.rid: tuple(req.output_ids_through_stop) for req in requests if req.rid not in gone}
     return seen
 
 
-def process(made: Any, batch: Any, told: torch.Tensor) -> None:
+def process(made: Any, batch: Any, told: torch.Tensor, accepted: torch.Tensor) -> None:
     """Hand the tokens of a batch to SGLang."""
     result = Lacking(
         next_token_ids=told,
         can_run_cuda_graph=False,
         grammar_advanced=False,
         num_correct_drafts=0,
+        num_non_draft_tokens_per_req=1,
+        accept_lens=accepted,
+        speculative_num_draft_tokens=getattr(batch.spec_info, "draft_token_num", None),
         get_num_generated_tokens=lambda count: count,
     )
     processor = made.batch_result_processor
@@ -520,7 +590,7 @@ def census(made: Any, case: Case) -> None:
     from sglang.srt.managers.scheduler_components.pool_stats_observer import kv_private_swa_tokens, kv_private_tokens
 
     tree, rows = made.tree_cache, made.req_to_token_pool.req_to_token
-    batches = [made.running_batch, made.last_batch, *(batch for batch, _ in made.result_queue)]
+    batches = [made.running_batch, made.last_batch, *(each[0] for each in made.result_queue)]
     reqs = [req for batch in batches if batch for req in batch.reqs] + [made.chunked_req]
     live = {id(req): req for req in reqs if req is not None and req.kv.holds_kv}
     for (size, free, protected), private in zip(

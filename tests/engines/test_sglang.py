@@ -29,6 +29,7 @@ pytestmark = pytest.mark.without_vllm
 Case = bed.Case
 
 WINDOWS = Case(tokens=1280, window=40, window_tokens=640, answer=100)
+DRAFTS = Case(tokens=1280, answer=120, drafts=5, conservativeness=0.05, gap=1, aborts=0.1)
 CASES = {
     "roomy": Case(),
     "tight": Case(tokens=960, answer=120, aborts=0.1),
@@ -44,6 +45,8 @@ CASES = {
     "windows, overlapping": Case(
         tokens=960, window=40, window_tokens=720, answer=120, overlaps=True, conservativeness=0.05, gap=1, salts=True
     ),
+    "drafts": DRAFTS,
+    "drafts in windows": replace(WINDOWS, drafts=4, overlaps=True),
     "windows, chunks": Case(window=100, window_tokens=1600, policy="lpm", chunk=24, aborts=0.1),
 }
 
@@ -195,6 +198,11 @@ def peers_kept(made: Any) -> None:
     made.tree_cache._adopt = lambda served, full, window: None
 
 
+def reserves_in_another_order(made: Any) -> None:
+    reserve = made.tree_cache._reserve
+    made.tree_cache._reserve = lambda batch, num_tokens: reserve(batch[::-1], num_tokens)
+
+
 def windows_locked_for_ever(made: Any) -> None:
     """The second pool keeps what a lock of a hit holds."""
     unlock = made.tree_cache.unlock
@@ -223,6 +231,7 @@ FAULTS: dict[Callable[[Any], None], Case] = {
     pages_not_mapped: WINDOWS,
     peers_kept: WINDOWS,
     windows_locked_for_ever: WINDOWS,
+    reserves_in_another_order: DRAFTS,
 }
 
 
@@ -248,7 +257,7 @@ def test_a_planted_fault_is_noticed(spoil: Callable[[Any], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", dict.fromkeys(FAULTS.values()), ids=["salts", "limits", "images", "answers", "windows"]
+    "case", dict.fromkeys(FAULTS.values()), ids=["salts", "limits", "images", "answers", "windows", "drafts"]
 )
 def test_without_a_fault_nothing_is(case: Any) -> None:
     assert noticed(case, lambda made: None) == ""
@@ -330,7 +339,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "encoder-decoder": {"model_config": bed.Lacking(is_encoder_decoder=True)},
 }
 OPTIONS: dict[str, dict[str, Any]] = {
-    "--speculative-algorithm": {"speculative_algorithm": "EAGLE"},
+    "--speculative-algorithm": {"speculative_algorithm": "DFLASH"},
     "--disaggregation-mode": {"disaggregation_mode": "prefill"},
     "--enable-streaming-session": {"enable_streaming_session": True},
     "--enable-lmcache": {"enable_lmcache": True},
@@ -349,7 +358,7 @@ def test_an_option_that_is_not_served_is_refused_by_name(option: str) -> None:
     context = bed.context_of(Case())
     bed.configure(page_size=16, **OPTIONS[option])
     try:
-        with pytest.raises(UnsupportedError, match=f"{option} is not served; leave out {option}"):
+        with pytest.raises(UnsupportedError, match=f"{option}.* is not served; leave out {option}"):
             engine.build(context)
     finally:
         bed.configure(page_size=16)

@@ -24,6 +24,7 @@ from librt.vecs import vec
 from mypy_extensions import i32
 from sglang.srt.disaggregation.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, StorageMedium
 from sglang.srt.managers.scheduler_components.pool_stats_observer import kv_private_swa_tokens
+from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode, page_aligned_decode_alloc_lens
 from sglang.srt.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     DecLockRefResult,
@@ -32,6 +33,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchResult,
 )
 from sglang.srt.mem_cache.utils import hash_str_to_int64
+from sglang.srt.runtime_context import get_spec
 
 from blockwright import FullAttentionSpec, Request, Sha256Hasher, SlidingWindowSpec, events
 from blockwright.core.pool.blocks import KVCacheBlocks
@@ -219,6 +221,8 @@ class BlockwrightCache(BasePrefixCache):
         decoding, self.decoding = self.decoding, None
         if filling is not None:
             slots = self._fill(filling)
+        elif decoding is not None and get_spec().speculative_algorithm is not None:
+            slots = self._reserve(decoding, num_tokens)
         elif decoding is not None and len(decoding) == num_tokens:
             slots = self._decode(decoding)
         else:
@@ -287,6 +291,28 @@ class BlockwrightCache(BasePrefixCache):
         size = self.page_size
         slots = array("q", [req.blockwright.pages[0] * size + req.kv.kv_committed_len % size for req in batch])
         return torch.frombuffer(slots, dtype=torch.int64)
+
+    def _reserve(self, batch: Sequence[Any], num_tokens: int) -> torch.Tensor | None:
+        """Return the slots ahead that SGLang reserves for drafts: it keeps them from step to step."""
+        starts, stops, needed = page_aligned_decode_alloc_lens(
+            batch, reserve=get_alloc_reserve_per_decode(), page_size=self.page_size
+        )
+        if needed != num_tokens:
+            raise not_served(f"a call for {num_tokens} slots, not {needed} for drafts", "report what asked for them")
+        slots = []
+        paired: list[list[int]] = [[] for _ in self.layers]
+        for req, start, stop in zip(batch, starts, stops, strict=True):
+            for layers, pairs in zip(self.layers, paired, strict=True) if stop > start else ():
+                self.known(req)
+                pages = layers.reserve(req, start, stop)
+                if pages is None:
+                    return None
+                pairs += pages
+                if layers is self.full:
+                    inside = start % self.page_size
+                    slots.append(self._slots(pages)[inside : inside + stop - start])
+        self._map(*paired)
+        return torch.cat(slots)
 
     # ------------------------------------------------------------------ what is computed, and the end
 

@@ -79,9 +79,19 @@ class Layers:
         request.num_computed_tokens = 0 if is_first else start
         found, hit = (start, served.hits[self.number]) if is_first and start else (0, None)
         blocks = self.manager.allocate_slots(request, stop - start, found, hit, delay_cache_blocks=True)
-        if blocks is None:
-            return None
-        pages = pages_of(blocks)
+        return None if blocks is None else self._goes_on(served, start, pages_of(blocks))
+
+    def reserve(self, req: Any, start: int, stop: int) -> list[int] | None:
+        """Return the pages of slots ahead of a request, for drafts, from one to another, as `fill` does."""
+        served = req.blockwright
+        request = served.requests[self.number]
+        request.num_computed_tokens = at = req.kv.kv_committed_len
+        # All of them count as written: how many a step uses, and how many it is right about, is known after it.
+        blocks = self.manager.allocate_slots(request, stop - at, delay_cache_blocks=True)
+        return None if blocks is None else self._goes_on(served, start, pages_of(blocks))
+
+    def _goes_on(self, served: Served, start: int, pages: list[int]) -> list[int]:
+        """Return pages behind the one that they go on in, and note the last."""
         if start % self.size:
             pages.insert(0, served.pages[self.number])
         served.pages[self.number] = pages[-1]

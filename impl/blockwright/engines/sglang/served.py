@@ -39,7 +39,7 @@ def refuse(context: Any) -> None:
         "--enable-streaming-session": get_serving().enable_streaming_session,
         "--radix-eviction-policy other than lru": params.eviction_policy.lower() != "lru",
         "--disaggregation-mode": get_disagg().disaggregation_mode != "null",
-        "--speculative-algorithm": get_spec().speculative_algorithm is not None,
+        "--speculative-algorithm other than NGRAM": get_spec().speculative_algorithm not in (None, "NGRAM"),
         "pipeline parallelism": params.pp_size > 1,
         "context parallelism": params.attn_cp_size > 1 or parallel.dcp_enabled,
         f"the allocator {type(allocator).__name__}": type(allocator)
