@@ -89,6 +89,7 @@ class Case:
     events: bool = False
     window: int = 0  # tokens that some layers read before each, which have `window_tokens` slots of their own
     window_tokens: int = 0
+    eagle: bool = False  # a draft writes, for each token, what depends on the next one too
     drafts: int = 0  # tokens that a step verifies, the last one included
     checked_every: int = 1
 
@@ -149,6 +150,7 @@ class Worker:
         self.window_held = [0] * (case.window_tokens + case.page)
         self.tokens: dict[str, list[int]] = {}
         self.hashes: dict[str, list[int]] = {}
+        self.eagle, self.draft_held = case.eagle, [0] * (case.tokens + case.page)
         self.accepted = torch.ones(0, dtype=torch.int64)
 
     def history(self, req: Any, end: int) -> list[int]:
@@ -199,7 +201,18 @@ class Worker:
             told.append(token)
             if len(self.tokens[req.rid]) == len(row):
                 self.tokens[req.rid].append(token)
+            if self.eagle:
+                self.draft(req, row, batch.prefix_lens[batch.reqs.index(req)], len(row))
         return told
+
+    def draft(self, req: Any, row: list[int], begin: int, end: int) -> None:
+        """Write what a draft keeps of tokens, and read all before: of each, its history and the next token."""
+        tokens, hashes = self.tokens[req.rid], self.hashes[req.rid]
+        values = [hash((hashes[at], tokens[at + 1])) for at in range(end)]
+        for slot, value in zip(row[begin:end], values[begin:], strict=True):
+            self.draft_held[slot] = value
+        if [self.draft_held[slot] for slot in row[:end]] != values:
+            self.seen.wrong.append(("read by a draft", req.rid, begin, end))
 
     def verify(self, batch: Any, rows: Any, drafts: int) -> list[int]:
         """Write the slots of drafts, of which the first few are right, and read those; return the accepted tokens."""
@@ -227,6 +240,8 @@ class Worker:
             inside = [self.window_held[slot] for slot in peers[first : begin + count]] if self.window else []
             if self.window and inside != self.hashes[req.rid][first : begin + count]:
                 self.seen.wrong.append(("read by drafts in a window", req.rid, begin))
+            if self.eagle:
+                self.draft(req, row, begin, begin + count)
             told += self.tokens[req.rid][begin + 1 : begin + count + 1] + [0] * (drafts - count)
             accepted.append(count)
         self.accepted = torch.tensor(accepted)
@@ -266,7 +281,9 @@ def scheduler(case: Case, seen: Seen) -> Any:
         schedule_policy=case.policy,
         enable_mixed_chunk=case.mixes,
         radix_cache_backend=backend,
-        speculative_algorithm="NGRAM" if case.drafts else None,
+        speculative_algorithm=("EAGLE" if case.eagle else "NGRAM") if case.drafts else None,
+        speculative_eagle_topk=1 if case.eagle else None,
+        speculative_num_steps=case.drafts - 1 if case.eagle else None,
         speculative_num_draft_tokens=case.drafts or None,
     )
     logging.disable(logging.WARNING)
@@ -323,7 +340,7 @@ def scheduler(case: Case, seen: Seen) -> Any:
         model_config=model,
         enable_overlap=case.overlaps,
         enable_skip_finishing_decode=case.overlaps,
-        spec_algorithm=SpeculativeAlgorithm.NGRAM if case.drafts else SpeculativeAlgorithm.NONE,
+        spec_algorithm=SpeculativeAlgorithm.from_string(("EAGLE" if case.eagle else "NGRAM") if case.drafts else None),
         device="cpu",
         schedule_policy=case.policy,
         disaggregation_mode=DisaggregationMode.NULL,
@@ -403,6 +420,7 @@ def context_of(case: Case, **fields: Any) -> Any:
         chunked_prefill_size=case.chunk,
         enable_kv_cache_events=case.events,
         sliding_window_size=case.window or None,
+        is_eagle=case.eagle,
     )
     for name in fields.keys() & vars(params).keys():
         setattr(params, name, fields.pop(name))

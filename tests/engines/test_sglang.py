@@ -30,6 +30,7 @@ Case = bed.Case
 
 WINDOWS = Case(tokens=1280, window=40, window_tokens=640, answer=100)
 DRAFTS = Case(tokens=1280, answer=120, drafts=5, conservativeness=0.05, gap=1, aborts=0.1)
+EAGLE = replace(DRAFTS, eagle=True)
 CASES = {
     "roomy": Case(),
     "tight": Case(tokens=960, answer=120, aborts=0.1),
@@ -47,6 +48,8 @@ CASES = {
     ),
     "drafts": DRAFTS,
     "drafts in windows": replace(WINDOWS, drafts=4, overlaps=True),
+    "EAGLE": EAGLE,
+    "EAGLE in windows": replace(WINDOWS, drafts=4, eagle=True, overlaps=True),
     "windows, chunks": Case(window=100, window_tokens=1600, policy="lpm", chunk=24, aborts=0.1),
 }
 
@@ -72,8 +75,9 @@ def test_the_answers_are_those_of_sglang(name: str, page: int) -> None:
     if name == "retracted":
         assert ours.retracted > 0
     print(f"{name}, pages of {page}: {ours.hits} hits, SGLang's {own.hits}; {ours.steps} steps, {own.steps}")
-    # What a limit leaves to be computed again stays beside the pages that are cached; SGLang's tree folds the two.
-    assert ours.hits > (0.9 if case.logprobs else 0.99) * own.hits
+    # What a limit leaves to be computed again stays beside the pages that are cached; SGLang's tree folds the two. With
+    # EAGLE, a prompt that is cached whole gives up one token more.
+    assert ours.hits > (0.9 if case.logprobs else 0.97 if case.eagle else 0.99) * own.hits
 
 
 # ---- faults
@@ -203,6 +207,11 @@ def reserves_in_another_order(made: Any) -> None:
     made.tree_cache._reserve = lambda batch, num_tokens: reserve(batch[::-1], num_tokens)
 
 
+def next_tokens_ignored(made: Any) -> None:
+    """A page is found by its own tokens, whatever token the draft has seen behind it."""
+    made.tree_cache._shift = 0
+
+
 def windows_locked_for_ever(made: Any) -> None:
     """The second pool keeps what a lock of a hit holds."""
     unlock = made.tree_cache.unlock
@@ -232,6 +241,7 @@ FAULTS: dict[Callable[[Any], None], Case] = {
     peers_kept: WINDOWS,
     windows_locked_for_ever: WINDOWS,
     reserves_in_another_order: DRAFTS,
+    next_tokens_ignored: EAGLE,
 }
 
 
@@ -257,7 +267,7 @@ def test_a_planted_fault_is_noticed(spoil: Callable[[Any], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", dict.fromkeys(FAULTS.values()), ids=["salts", "limits", "images", "answers", "windows", "drafts"]
+    "case", dict.fromkeys(FAULTS.values()), ids=["salts", "limits", "images", "answers", "windows", "drafts", "eagle"]
 )
 def test_without_a_fault_nothing_is(case: Any) -> None:
     assert noticed(case, lambda made: None) == ""
@@ -326,6 +336,15 @@ def test_what_waits_is_used() -> None:
     assert before[-4:] == after[-2:] + after[-4:-2]
 
 
+def test_a_prompt_of_one_token_has_no_next_one() -> None:
+    """What follows it is found by nobody under EAGLE, least of all by a prompt that repeats the token."""
+    for first, again in ([7], [7]), ([7], [7, 7]):
+        answer = bed.run(replace(EAGLE, page=1), coming=[(0, bed.request("a", first, 60), None)]).answers["a"]
+        later = bed.request("b", [*again, *answer[1:]], 9)
+        coming: list[tuple[int, Any, int | None]] = [(0, bed.request("a", first, 60), None), (80, later, None)]
+        assert noticed(replace(EAGLE, page=1), lambda made: None, coming) == ""
+
+
 REFUSED: dict[str, dict[str, Any]] = {
     "a sliding window that a draft": {"is_hybrid_swa": True, "draft_swa_window": 8},
     "recurrent layers": {"is_hybrid_ssm": True},
@@ -334,6 +353,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "--disable-radix-cache": {"disable_radix_cache": True},
     "--radix-eviction-policy": {"eviction_policy": "lfu"},
     "--enable-session-radix-cache": {"enable_session_radix_cache": True},
+    "--kv-events-config with EAGLE": {"is_eagle": True, "enable_kv_cache_events": True},
     "pipeline parallelism": {"pp_size": 2},
     "context parallelism": {"attn_cp_size": 2},
     "encoder-decoder": {"model_config": bed.Lacking(is_encoder_decoder=True)},

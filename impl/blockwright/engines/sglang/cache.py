@@ -80,6 +80,9 @@ class BlockwrightCache(BasePrefixCache):
             self.layers.append(
                 Layers(1, window, allocator.size_swa, longest, eviction_order=self.peers, keep_wanted=False)
             )
+        self._shift = int(params.is_eagle)
+        """1 with EAGLE, whose draft writes into pages what depends on the next token, so that their keys hold it too: the
+        manager's tokens begin with the second one, and the first one is part of the salt."""
         self._hasher = Sha256Hasher(_SEED) if tells else None
         self._within = torch.arange(self.page_size, dtype=torch.int64)
         self._numbers = count()
@@ -131,13 +134,17 @@ class BlockwrightCache(BasePrefixCache):
         if served is None:
             name = f"{req.rid}/{next(self._numbers)}"  # a name of SGLang's may run twice
             served = req.blockwright = Served(self._requests(name, prompt + output, req))
-        elif (more := len(prompt) + len(output) - served.request.num_tokens) > 0:
+        elif (more := len(prompt) + len(output) - self._shift - served.request.num_tokens) > 0:
             for request in served.requests:
                 request.append_output_token_ids(output[-1] if more == 1 else list(output[-more:]))
         return served
 
     def _requests(self, name: str, tokens: Any, key: Any) -> list[Request]:
         salt = _owner(key)
+        if self._shift:
+            # A prompt of one token has no second one, so that what follows it is not to be found.
+            salt = repr((salt, tokens[0], None if len(tokens) > 1 else name))
+            tokens = tokens[1:] or tokens
         return [Request(name, tokens, cache_salt=salt, hasher=self._hasher) for _ in self.layers]
 
     def match_prefix(self, params: Any) -> MatchResult:
@@ -319,7 +326,7 @@ class BlockwrightCache(BasePrefixCache):
     def checkpoint(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
         """Let others find the pages that a request's first tokens fill."""
         for layers, request in zip(self.layers, self.known(req).requests, strict=True):
-            layers.manager.cache_blocks(request, up_to)
+            layers.manager.cache_blocks(request, min(up_to, request.num_tokens))
 
     def evict_sliding_windows(self, req: Any, pre_len: int, *, eviction_interval: int = 1) -> None:
         """Do nothing: the manager takes what no token reads any more, as it gives slots."""

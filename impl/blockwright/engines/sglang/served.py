@@ -39,7 +39,9 @@ def refuse(context: Any) -> None:
         "--enable-streaming-session": get_serving().enable_streaming_session,
         "--radix-eviction-policy other than lru": params.eviction_policy.lower() != "lru",
         "--disaggregation-mode": get_disagg().disaggregation_mode != "null",
-        "--speculative-algorithm other than NGRAM": get_spec().speculative_algorithm not in (None, "NGRAM"),
+        "--speculative-algorithm other than NGRAM, EAGLE and EAGLE3": get_spec().speculative_algorithm
+        not in (None, "NGRAM", "EAGLE", "EAGLE3"),
+        "--kv-events-config with EAGLE": params.is_eagle and params.enable_kv_cache_events,
         "pipeline parallelism": params.pp_size > 1,
         "context parallelism": params.attn_cp_size > 1 or parallel.dcp_enabled,
         f"the allocator {type(allocator).__name__}": type(allocator)
