@@ -81,8 +81,8 @@ class BlockwrightCache(BasePrefixCache):
                 Layers(1, window, allocator.size_swa, longest, eviction_order=self.peers, keep_wanted=False)
             )
         self._shift = int(params.is_eagle)
-        """1 with EAGLE, whose draft writes into pages what depends on the next token, so that their keys hold it too: the
-        manager's tokens begin with the second one, and the first one is part of the salt."""
+        """1 with EAGLE, whose draft writes into pages what depends on the next token, so that their keys hold it too:
+        the manager's tokens begin with the second one, and the first one is part of the salt."""
         self._hasher = Sha256Hasher(_SEED) if tells else None
         self._within = torch.arange(self.page_size, dtype=torch.int64)
         self._numbers = count()

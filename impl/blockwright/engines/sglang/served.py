@@ -26,7 +26,7 @@ def refuse(context: Any) -> None:
     given = {
         "a sliding window that a draft, a replay or a ring of each request keeps otherwise": context.is_hybrid_swa
         and (params.draft_swa_window or params.decoder_swa_bounded_replay or not params.swa_gates_prefix_match),
-        "a model with recurrent layers": context.is_hybrid_ssm,
+        "a model with recurrent layers, whose states SGLang's own tree copies,": context.is_hybrid_ssm,
         "a model with DeepSeek's sparse attention": context.is_dsa,
         "an encoder-decoder model": getattr(context.model_config, "is_encoder_decoder", False),
         "--dllm-algorithm": get_exec().dllm.dllm_algorithm is not None,
