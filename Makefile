@@ -132,6 +132,10 @@ test-engines: build $(ENGINES)/.ready test-sglang test-transformers ## inside a 
 test-sglang: build $(SGLANG)/.ready ## under SGLang's real scheduler (CPU, no model): right slots, the same answers as with its own tree
 	$(call TESTED_IN,$(SGLANG)) tests/engines/test_sglang.py tests/engines/test_their_managers.py
 
+bench-sglang: build $(SGLANG)/.ready ## walk SGLang's real scheduler beside its own tree: hits, and processor time per step (minutes)
+	$(call IN,$(SGLANG)) -W ignore -m benchmarks.sglang_walks
+	$(call IN,$(SGLANG)) -W ignore -m benchmarks.sglang_walks --windows
+
 test-transformers: build $(TRANSFORMERS)/.ready ## in transformers' continuous batching and nano-vllm's scheduler (CPU, tiny models): the same tokens
 	$(call TESTED_IN,$(TRANSFORMERS)) tests/engines/test_transformers.py tests/engines/test_nano_vllm.py tests/engines/test_their_managers.py
 

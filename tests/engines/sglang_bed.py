@@ -87,6 +87,11 @@ class Case:
     logprobs: bool = False
     images: bool = False
     events: bool = False
+    window: int = 0  # tokens that some layers read before each, which have `window_tokens` slots of their own
+    window_tokens: int = 0
+    eagle: bool = False  # a draft writes, for each token, what depends on the next one too
+    drafts: int = 0  # tokens that a step verifies, the last one included
+    checked_every: int = 1
 
 
 @dataclass
@@ -98,6 +103,7 @@ class Seen:
     steps: int = 0
     reads: int = 0
     hits: int = 0
+    prompts: int = 0
     retracted: int = 0
     aborted: list[str] = field(default_factory=list)
     left: int = 0
@@ -138,11 +144,14 @@ class Lacking(SimpleNamespace):
 class Worker:
     """Writes into each slot a hash of the history up to its token, and reads what a step of attention would read."""
 
-    def __init__(self, num_slots: int, seen: Seen) -> None:
-        self.held = [0] * num_slots
-        self.seen = seen
+    def __init__(self, case: Case, allocator: Any, seen: Seen) -> None:
+        self.held = [0] * (case.tokens + case.page)
+        self.window, self.allocator, self.seen = case.window, allocator, seen
+        self.window_held = [0] * (case.window_tokens + case.page)
         self.tokens: dict[str, list[int]] = {}
         self.hashes: dict[str, list[int]] = {}
+        self.eagle, self.draft_held = case.eagle, [0] * (case.tokens + case.page)
+        self.accepted = torch.ones(0, dtype=torch.int64)
 
     def history(self, req: Any, end: int) -> list[int]:
         """Return the hashes of a request's tokens up to one; its own answers count as soon as they are sampled."""
@@ -155,8 +164,10 @@ class Worker:
 
     def run(self, batch: Any, rows: Any) -> list[int]:
         """Write the slots of a batch, then read all that it reads; return a token for each request."""
-        slots, at, told = batch.out_cache_loc.tolist(), 0, []
         extends = batch.forward_mode.is_extend()
+        if not extends and batch.spec_info is not None:
+            return self.verify(batch, rows, batch.spec_info.draft_token_num)
+        slots, at, told = batch.out_cache_loc.tolist(), 0, []
         reading = []
         for place, req in enumerate(batch.reqs):
             end = int(batch.seq_lens_cpu[place])
@@ -171,16 +182,93 @@ class Worker:
                 self.seen.wrong.append(("found too much", req.rid, begin, req.most_found))
             for slot, value in zip(mine, hashes[begin:end], strict=True):
                 self.held[slot] = value
-            reading.append((req, row, hashes[:end]))
-        for req, row, hashes in reading:
-            self.seen.reads += len(row)
+            peers, first = [], max(0, begin - self.window)
+            if self.window:
+                peers = self.allocator.translate_loc_from_full_to_swa(torch.tensor(row[first:])).tolist()
+                mine = peers[begin - first :]
+                if len(set(mine)) < len(mine) or min(mine) < batch.tree_cache.page_size:
+                    self.seen.wrong.append(("written in a window", req.rid, begin, end))
+                for slot, value in zip(mine, hashes[begin:end], strict=True):
+                    self.window_held[slot] = value
+            reading.append((req, row, peers, first, hashes[:end]))
+        for req, row, peers, first, hashes in reading:
+            self.seen.reads += len(row) + len(peers)
             if [self.held[slot] for slot in row] != hashes:
                 self.seen.wrong.append(("read", req.rid, len(row)))
+            if self.window and [self.window_held[slot] for slot in peers] != hashes[first:]:
+                self.seen.wrong.append(("read in a window", req.rid, len(row)))
             token = hashes[-1] % VOCABULARY
             told.append(token)
             if len(self.tokens[req.rid]) == len(row):
                 self.tokens[req.rid].append(token)
+            if self.eagle:
+                self.draft(req, row, batch.prefix_lens[batch.reqs.index(req)], len(row))
         return told
+
+    def draft(self, req: Any, row: list[int], begin: int, end: int) -> None:
+        """Write what a draft keeps of tokens, and read all before: of each, its history and the next token."""
+        tokens, hashes = self.tokens[req.rid], self.hashes[req.rid]
+        values = [hash((hashes[at], tokens[at + 1])) for at in range(end)]
+        for slot, value in zip(row[begin:end], values[begin:], strict=True):
+            self.draft_held[slot] = value
+        if [self.draft_held[slot] for slot in row[:end]] != values:
+            self.seen.wrong.append(("read by a draft", req.rid, begin, end))
+
+    def verify(self, batch: Any, rows: Any, drafts: int) -> list[int]:
+        """Write the slots of drafts, of which the first few are right, and read those; return the accepted tokens."""
+        told, accepted = [], []
+        for place, req in enumerate(batch.reqs):
+            begin = int(batch.seq_lens_cpu[place])
+            row = rows.req_to_token[req.kv.req_pool_idx, : begin + drafts].tolist()
+            count = 1 + self.history(req, begin + 1)[-1] // 7 % drafts
+            if begin + drafts > req.kv.kv_allocated_len or len(set(row)) < len(row):
+                self.seen.wrong.append(("not reserved", req.rid, begin, req.kv.kv_allocated_len))
+            peers, first = row, max(0, begin - self.window)
+            if self.window:
+                peers = self.allocator.translate_loc_from_full_to_swa(torch.tensor(row)).tolist()
+            for slot, peer in zip(row[begin:], peers[begin:], strict=True):
+                self.held[slot] = -1
+                self.window_held[peer if self.window else 0] = -1
+            for end in range(begin + 1, begin + count + 1):
+                token = self.history(req, end)[end - 1]
+                self.held[row[end - 1]] = self.window_held[peers[end - 1] if self.window else 0] = token
+                if len(self.tokens[req.rid]) == end:
+                    self.tokens[req.rid].append(token % VOCABULARY)
+            self.seen.reads += begin + count
+            if [self.held[slot] for slot in row[: begin + count]] != self.hashes[req.rid][: begin + count]:
+                self.seen.wrong.append(("read by drafts", req.rid, begin))
+            inside = [self.window_held[slot] for slot in peers[first : begin + count]] if self.window else []
+            if self.window and inside != self.hashes[req.rid][first : begin + count]:
+                self.seen.wrong.append(("read by drafts in a window", req.rid, begin))
+            if self.eagle:
+                self.draft(req, row, begin, begin + count)
+            told += self.tokens[req.rid][begin + 1 : begin + count + 1] + [0] * (drafts - count)
+            accepted.append(count)
+        self.accepted = torch.tensor(accepted)
+        return told
+
+
+def write_rows(rows: Any, into: Any, starts: Any, stops: Any, slots: Any, count: int) -> None:
+    """Write slots ahead into rows, in the place of SGLang's kernel for a GPU."""
+    at = 0
+    for row, start, stop in zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True):
+        into[row, start:stop] = slots[at : at + stop - start]
+        at += stop - start
+
+
+def speculate(batch: Any, told: torch.Tensor, worker: Worker, drafts: int) -> None:
+    """Tell a batch what its next step verifies, as SGLang's n-gram worker does."""
+    from sglang.srt.speculative.ngram_info import NgramVerifyInput
+
+    if batch.forward_mode.is_extend():
+        worker.accepted = torch.ones(len(batch.reqs), dtype=torch.int64)
+        told = torch.zeros(len(batch.reqs) * drafts, dtype=torch.int64)
+    else:
+        batch.seq_lens = batch.seq_lens + worker.accepted
+        batch.seq_lens_cpu = batch.seq_lens.clone()
+    batch.spec_info = NgramVerifyInput(
+        draft_token_num=drafts, new_seq_lens=batch.seq_lens, accept_tokens=told, accept_lens=worker.accepted
+    )
 
 
 def scheduler(case: Case, seen: Seen) -> Any:
@@ -193,15 +281,21 @@ def scheduler(case: Case, seen: Seen) -> Any:
         schedule_policy=case.policy,
         enable_mixed_chunk=case.mixes,
         radix_cache_backend=backend,
+        speculative_algorithm=("EAGLE" if case.eagle else "NGRAM") if case.drafts else None,
+        speculative_eagle_topk=1 if case.eagle else None,
+        speculative_num_steps=case.drafts - 1 if case.eagle else None,
+        speculative_num_draft_tokens=case.drafts or None,
     )
     logging.disable(logging.WARNING)
     from sglang.srt.disaggregation.utils import DisaggregationMode
     from sglang.srt.managers.schedule_batch import ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
     from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
+    from sglang.srt.mem_cache import allocation
     from sglang.srt.mem_cache.registry import create_tree_cache
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+    allocation.assign_req_to_token_pool_func = write_rows
     context = context_of(case)
     rows, allocator = context.params.req_to_token_pool, context.params.token_to_kv_pool_allocator
     tree = create_tree_cache(context)
@@ -213,6 +307,8 @@ def scheduler(case: Case, seen: Seen) -> Any:
         forward_ct_decode=0,
         report_decode_stats=Nothing(),
         report_prefill_stats=Nothing(),
+        snapshot_spec_decode_metrics=Nothing(),
+        update_spec_metrics=Nothing(),
     )
     beams = SimpleNamespace(
         pending_member_rows=lambda batch: 0, commit_decode=lambda batch: set(), retire_group=lambda req: None
@@ -221,7 +317,7 @@ def scheduler(case: Case, seen: Seen) -> Any:
     off = (
         "enable_overlap_mlx enable_hierarchical_cache enable_priority_scheduling schedule_low_priority_values_first "
         "enable_hisparse enable_lora enable_hicache_storage enable_lmcache enable_unified_cache_external_linker "
-        "is_hybrid_swa is_hybrid_ssm require_mlp_sync enable_continuous_input_polling"
+        "is_hybrid_ssm require_mlp_sync enable_continuous_input_polling"
     )
     none = (
         "dllm_config truncation_align_size min_free_slots_delayer decode_offload_manager hisparse_coordinator "
@@ -240,10 +336,11 @@ def scheduler(case: Case, seen: Seen) -> Any:
         req_to_token_pool=rows,
         token_to_kv_pool_allocator=allocator,
         page_size=case.page,
+        is_hybrid_swa=case.window > 0,
         model_config=model,
         enable_overlap=case.overlaps,
         enable_skip_finishing_decode=case.overlaps,
-        spec_algorithm=SpeculativeAlgorithm.NONE,
+        spec_algorithm=SpeculativeAlgorithm.from_string(("EAGLE" if case.eagle else "NGRAM") if case.drafts else None),
         device="cpu",
         schedule_policy=case.policy,
         disaggregation_mode=DisaggregationMode.NULL,
@@ -285,7 +382,7 @@ def scheduler(case: Case, seen: Seen) -> Any:
         metrics_collector=Nothing(),
         metrics_reporter=metrics,
         draft_worker=None,
-        model_worker=None,
+        model_worker=Nothing(),
         logprob_result_processor=Nothing(),
         output_streamer=SimpleNamespace(stream_output=Nothing()),
         beam_coordinator=beams,
@@ -297,13 +394,20 @@ def scheduler(case: Case, seen: Seen) -> Any:
 def context_of(case: Case, **fields: Any) -> Any:
     """Return what SGLang gives to the factories of its caches, with its pools; `fields` are other than usual."""
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+    from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
     from sglang.srt.mem_cache.registry import TreeCacheBuildContext
+    from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
     rows = ReqToTokenPool(ROWS, CONTEXT, "cpu", False)
     memory = SimpleNamespace(device="cpu", mem_usage=0)
-    if case.page == 1:
+    if case.window:
+        layers = {"swa_attention_layer_ids": [0], "full_attention_layer_ids": [1], "enable_memory_saver": False}
+        kinds = {"page_size": case.page, "dtype": torch.float16, "device": "cpu"}
+        slots = SWAKVPool(case.tokens, case.window_tokens, head_num=1, head_dim=1, **kinds, **layers)
+        allocator = SWATokenToKVPoolAllocator(case.tokens, case.window_tokens, kvcache=slots, need_sort=False, **kinds)
+    elif case.page == 1:
         allocator = TokenToKVPoolAllocator(case.tokens, torch.float16, "cpu", memory, False)
     else:
         allocator = PagedTokenToKVPoolAllocator(case.tokens, case.page, torch.float16, "cpu", memory, False)
@@ -315,13 +419,15 @@ def context_of(case: Case, **fields: Any) -> Any:
         tree_core_backend="rust" if case.cache == "rust" else "python",
         chunked_prefill_size=case.chunk,
         enable_kv_cache_events=case.events,
+        sliding_window_size=case.window or None,
+        is_eagle=case.eagle,
     )
     for name in fields.keys() & vars(params).keys():
         setattr(params, name, fields.pop(name))
     usual = {
         "server_args": None,
         "params": params,
-        "is_hybrid_swa": False,
+        "is_hybrid_swa": case.window > 0,
         "is_hybrid_ssm": False,
         "enable_hierarchical_cache": False,
         "disable_radix_cache": False,
@@ -380,14 +486,16 @@ def arrivals(case: Case) -> list[tuple[int, Any, int | None]]:
 
 
 def next_turn(case: Case, req: Any, step: int) -> list[tuple[int, Any, int | None]]:
-    """Return what follows a request that has ended: in three of ten, one that goes on from its answer."""
+    """Return what follows a request that was answered in full: in three of ten, one that goes on from its answer."""
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
     dice = random.Random(f"{case.seed} {req.rid}")
     prompt = [
         *req.origin_input_ids,
-        *req.output_ids,
+        *req.output_ids_through_stop,
         *(dice.randrange(VOCABULARY) for _ in range(dice.randrange(1, 20))),
     ]
-    if dice.random() > 0.3 or len(prompt) > CONTEXT - 80:
+    if dice.random() > 0.3 or len(prompt) > CONTEXT - 80 or isinstance(req.finished_reason, FINISH_ABORT):
         return []
     return [(step + dice.randrange(1, 6), request(f"{req.rid}+", prompt, 20, req.cache_salt), None)]
 
@@ -409,14 +517,13 @@ def run(
     made = scheduler(case, seen)
     spoil(made)
     allocator, tree, rows = made.token_to_kv_pool_allocator, made.tree_cache, made.req_to_token_pool
-    worker = Worker(case.tokens + case.page, seen)
+    worker = Worker(case, allocator, seen)
     waiting = arrivals(case) if coming is None else list(coming)
     requests: list[Any] = []
     step, is_idle = 0, False
     aborts: dict[int, list[Any]] = {}
-    counted: set[tuple[str, int]] = set()
+    counted: set[str] = set()
     ended: set[str] = set()
-    whole = allocator.available_size()
     while not is_idle or waiting:
         while waiting and waiting[0][0] <= step:
             _, req, end = waiting.pop(0)
@@ -432,11 +539,15 @@ def run(
             told = torch.tensor(worker.run(batch, rows))
             if batch.forward_mode.is_extend():
                 for place, req in enumerate(batch.reqs):
-                    if (req.rid, req.retraction_count) not in counted and req.extend_batch_idx == 1:
-                        counted.add((req.rid, req.retraction_count))
+                    if req.rid not in counted:
+                        counted.add(req.rid)
                         seen.hits += batch.prefix_lens[place]
-            batch.input_ids = told
-            made.result_queue.append((batch.copy() if case.overlaps else batch, told))
+                        seen.prompts += len(req.full_untruncated_fill_ids)
+            if case.drafts:
+                speculate(batch, told, worker, case.drafts)
+            else:
+                batch.input_ids = told
+            made.result_queue.append((batch.copy() if case.overlaps else batch, told, worker.accepted))
         if made.result_queue and (not case.overlaps or made.last_batch):
             process(made, *made.result_queue.popleft())
         is_idle = not (batch or made.waiting_queue or made.chunked_req or made.result_queue or made.last_batch)
@@ -446,26 +557,30 @@ def run(
         made.last_batch = batch
         made.forward_ct += 1
         step += 1
-        census(made, case)
+        if step % case.checked_every == 0:
+            census(made, case)
         if seen.wrong:
             break
         seen.events += tree.take_events() if case.events else []
         assert step < 20_000, "the scheduler makes no progress"
     seen.steps, seen.retracted = step, sum(req.retraction_count for req in requests)
-    seen.left = whole - allocator.available_size() - tree.evictable_size()
+    seen.left = sum(pool[0] - pool[1] for pool in pools(made, case))
     seen.rows_left = ROWS - rows.available_size()
     gone = {req.rid for req in requests if isinstance(req.finished_reason, FINISH_ABORT)} | {*seen.aborted}
-    seen.answers = {req.rid: tuple(req.output_ids) for req in requests if req.rid not in gone}
+    seen.answers = {req.rid: tuple(req.output_ids_through_stop) for req in requests if req.rid not in gone}
     return seen
 
 
-def process(made: Any, batch: Any, told: torch.Tensor) -> None:
+def process(made: Any, batch: Any, told: torch.Tensor, accepted: torch.Tensor) -> None:
     """Hand the tokens of a batch to SGLang."""
     result = Lacking(
         next_token_ids=told,
         can_run_cuda_graph=False,
         grammar_advanced=False,
         num_correct_drafts=0,
+        num_non_draft_tokens_per_req=1,
+        accept_lens=accepted,
+        speculative_num_draft_tokens=getattr(batch.spec_info, "draft_token_num", None),
         get_num_generated_tokens=lambda count: count,
     )
     processor = made.batch_result_processor
@@ -475,23 +590,43 @@ def process(made: Any, batch: Any, told: torch.Tensor) -> None:
         processor.process_batch_result_decode(batch, result)
 
 
+def pools(made: Any, case: Case) -> list[tuple[int, int, int]]:
+    """Return of each pool how many slots it has, how many of them nobody holds, and how many are held by the tree."""
+    allocator, tree = made.token_to_kv_pool_allocator, made.tree_cache
+    if not case.window:
+        return [(case.tokens, allocator.available_size() + tree.evictable_size(), tree.protected_size())]
+    full = allocator.full_available_size() + tree.full_evictable_size()
+    window = allocator.swa_available_size() + tree.swa_evictable_size()
+    return [
+        (case.tokens, full, tree.full_protected_size()),
+        (case.window_tokens, window, tree.swa_protected_size()),
+    ]
+
+
 def census(made: Any, case: Case) -> None:
     """Check that every page is free, cached, or of a request that runs: SGLang's sums, and the manager's laws."""
-    allocator, tree, rows = made.token_to_kv_pool_allocator, made.tree_cache, made.req_to_token_pool.req_to_token
-    batches = [made.running_batch, made.last_batch, *(batch for batch, _ in made.result_queue)]
+    from sglang.srt.managers.scheduler_components.pool_stats_observer import kv_private_swa_tokens, kv_private_tokens
+
+    tree, rows = made.tree_cache, made.req_to_token_pool.req_to_token
+    batches = [made.running_batch, made.last_batch, *(each[0] for each in made.result_queue)]
     reqs = [req for batch in batches if batch for req in batch.reqs] + [made.chunked_req]
     live = {id(req): req for req in reqs if req is not None and req.kv.holds_kv}
-    size = case.page
-    own = sum(-(-req.kv.kv_allocated_len // size) * size - req.kv.cache_protected_len for req in live.values())
-    sums = allocator.available_size() + tree.evictable_size() + tree.protected_size() + own
+    for (size, free, protected), private in zip(
+        pools(made, case), (kv_private_tokens, kv_private_swa_tokens), strict=False
+    ):
+        sums = free + protected + sum(private(req.kv, case.page) for req in live.values())
+        assert sums == size, ("lost", size - sums)
     if case.cache != "blockwright":
-        assert sums == case.tokens, ("lost", case.tokens - sums)
         return
-    tree.manager.check()
     of_rows = {
         slot // case.page
         for req in live.values()
         for slot in rows[req.kv.req_pool_idx, : req.kv.kv_allocated_len].tolist()
     }
-    assert len(of_rows) * case.page == case.tokens - allocator.available_size(), "pages are held by no row"
+    for layers, (size, free, _) in zip(tree.layers, pools(made, case), strict=True):
+        layers.manager.check()
+        tables = [layers.manager.get_block_ids(name)[0] for name in layers.manager.request_ids()]
+        of_tables = {page for table in tables for page in table} - {0}
+        assert layers.number or of_tables == of_rows
+        assert len(of_tables) * case.page == size - free, "pages are held by no row"
     assert len(tree.running) == len(live)

@@ -21,12 +21,16 @@ if importlib.util.find_spec("sglang") is None:
 
 from tests.engines import sglang_bed as bed
 
+from blockwright import SlidingWindowSpec
 from blockwright.engines import sglang as engine
 from blockwright.errors import BlockwrightError, UnsupportedError
 
 pytestmark = pytest.mark.without_vllm
 Case = bed.Case
 
+WINDOWS = Case(tokens=1280, window=40, window_tokens=640, answer=100)
+DRAFTS = Case(tokens=1280, answer=120, drafts=5, conservativeness=0.05, gap=1, aborts=0.1)
+EAGLE = replace(DRAFTS, eagle=True)
 CASES = {
     "roomy": Case(),
     "tight": Case(tokens=960, answer=120, aborts=0.1),
@@ -38,6 +42,15 @@ CASES = {
     "overlapping": Case(tokens=960, overlaps=True, answer=120, aborts=0.2, conservativeness=0.05, gap=1),
     "log-probabilities of prompts": Case(tokens=1280, logprobs=True),
     "images": Case(tokens=1280, images=True),
+    "windows": WINDOWS,
+    "windows, overlapping": Case(
+        tokens=960, window=40, window_tokens=720, answer=120, overlaps=True, conservativeness=0.05, gap=1, salts=True
+    ),
+    "drafts": DRAFTS,
+    "drafts in windows": replace(WINDOWS, drafts=4, overlaps=True),
+    "EAGLE": EAGLE,
+    "EAGLE in windows": replace(WINDOWS, drafts=4, eagle=True, overlaps=True),
+    "windows, chunks": Case(window=100, window_tokens=1600, policy="lpm", chunk=24, aborts=0.1),
 }
 
 
@@ -62,8 +75,9 @@ def test_the_answers_are_those_of_sglang(name: str, page: int) -> None:
     if name == "retracted":
         assert ours.retracted > 0
     print(f"{name}, pages of {page}: {ours.hits} hits, SGLang's {own.hits}; {ours.steps} steps, {own.steps}")
-    # What a limit leaves to be computed again stays beside the pages that are cached; SGLang's tree folds the two.
-    assert ours.hits > (0.9 if case.logprobs else 0.99) * own.hits
+    # What a limit leaves to be computed again stays beside the pages that are cached; SGLang's tree folds the two. With
+    # EAGLE, a prompt that is cached whole gives up one token more.
+    assert ours.hits > (0.9 if case.logprobs else 0.97 if case.eagle else 0.99) * own.hits
 
 
 # ---- faults
@@ -116,7 +130,7 @@ def rows_of_the_whole_hit(made: Any) -> None:
 
 def limits_ignored(made: Any) -> None:
     used = made.tree_cache._used
-    made.tree_cache._used = lambda request, most: used(request, request.num_tokens)
+    made.tree_cache._used = lambda requests, most, touches=True: used(requests, requests[0].num_tokens, touches)
 
 
 def one_token_of_an_image_for_another(made: Any) -> None:
@@ -169,6 +183,46 @@ def one_page_too_many(made: Any) -> None:
     made.tree_cache.checkpoint = lambda req, *, up_to: checkpoint(req, up_to=up_to + made.page_size)
 
 
+def windows_too_short(made: Any) -> None:
+    """Pages are given back while a token still reads them."""
+    tree = made.tree_cache
+    from blockwright.engines.sglang.layers import Layers  # it needs SGLang
+
+    spec = SlidingWindowSpec(block_size=tree.page_size, num_kv_heads=1, head_size=1, dtype="float16", sliding_window=24)
+    tree.layers[1] = Layers(1, spec, made.token_to_kv_pool_allocator.size_swa, bed.CONTEXT)
+    made.token_to_kv_pool_allocator.swa_attn_allocator.pool = tree.layers[1].pool
+
+
+def pages_not_mapped(made: Any) -> None:
+    made.tree_cache._map = lambda full, window: None
+
+
+def peers_kept(made: Any) -> None:
+    """A hit goes on with the pages of the second pool that its pages of the first had before."""
+    made.tree_cache._adopt = lambda served, full, window: None
+
+
+def reserves_in_another_order(made: Any) -> None:
+    reserve = made.tree_cache._reserve
+    made.tree_cache._reserve = lambda batch, num_tokens: reserve(batch[::-1], num_tokens)
+
+
+def next_tokens_ignored(made: Any) -> None:
+    """A page is found by its own tokens, whatever token the draft has seen behind it."""
+    made.tree_cache._shift = 0
+
+
+def windows_locked_for_ever(made: Any) -> None:
+    """The second pool keeps what a lock of a hit holds."""
+    unlock = made.tree_cache.unlock
+
+    def forgets(lock: Any) -> None:
+        lock.swa_released = True
+        unlock(lock)
+
+    made.tree_cache.unlock = forgets
+
+
 TIGHT = Case(tokens=960, answer=120, conservativeness=0.05, gap=1, aborts=0.1, salts=True)
 FAULTS: dict[Callable[[Any], None], Case] = {
     locks_for_ever: TIGHT,
@@ -182,6 +236,12 @@ FAULTS: dict[Callable[[Any], None], Case] = {
     decodes_in_another_order: TIGHT,
     tokens_behind: replace(TIGHT, tokens=2048, longest=60, answer=100),  # most hits are of answers
     one_page_too_many: TIGHT,
+    windows_too_short: WINDOWS,
+    pages_not_mapped: WINDOWS,
+    peers_kept: WINDOWS,
+    windows_locked_for_ever: WINDOWS,
+    reserves_in_another_order: DRAFTS,
+    next_tokens_ignored: EAGLE,
 }
 
 
@@ -206,7 +266,9 @@ def test_a_planted_fault_is_noticed(spoil: Callable[[Any], None]) -> None:
     assert noticed(FAULTS[spoil], spoil)
 
 
-@pytest.mark.parametrize("case", dict.fromkeys(FAULTS.values()), ids=["salts", "limits", "images", "answers"])
+@pytest.mark.parametrize(
+    "case", dict.fromkeys(FAULTS.values()), ids=["salts", "limits", "images", "answers", "windows", "drafts", "eagle"]
+)
 def test_without_a_fault_nothing_is(case: Any) -> None:
     assert noticed(case, lambda made: None) == ""
 
@@ -227,6 +289,9 @@ def test_a_hit_is_held_from_admission_to_allocation() -> None:
     case = Case(tokens=20 * 16, chunk=512)
     assert noticed(case, lambda made: None, locked_in()) == ""
     assert "StaleHitError" in noticed(case, no_locks, locked_in())
+    case = Case(chunk=512, window=40, window_tokens=16 * 16)
+    assert noticed(case, lambda made: None, locked_in()) == ""
+    assert "out of memory" in noticed(case, no_locks, locked_in())
 
 
 # ---- what SGLang asks besides
@@ -271,20 +336,30 @@ def test_what_waits_is_used() -> None:
     assert before[-4:] == after[-2:] + after[-4:-2]
 
 
+def test_a_prompt_of_one_token_has_no_next_one() -> None:
+    """What follows it is found by nobody under EAGLE, least of all by a prompt that repeats the token."""
+    for first, again in ([7], [7]), ([7], [7, 7]):
+        answer = bed.run(replace(EAGLE, page=1), coming=[(0, bed.request("a", first, 60), None)]).answers["a"]
+        later = bed.request("b", [*again, *answer[1:]], 9)
+        coming: list[tuple[int, Any, int | None]] = [(0, bed.request("a", first, 60), None), (80, later, None)]
+        assert noticed(replace(EAGLE, page=1), lambda made: None, coming) == ""
+
+
 REFUSED: dict[str, dict[str, Any]] = {
-    "sliding windows": {"is_hybrid_swa": True},
+    "a sliding window that a draft": {"is_hybrid_swa": True, "draft_swa_window": 8},
     "recurrent layers": {"is_hybrid_ssm": True},
     "sparse attention": {"is_dsa": True},
     "--enable-hierarchical-cache": {"enable_hierarchical_cache": True},
     "--disable-radix-cache": {"disable_radix_cache": True},
     "--radix-eviction-policy": {"eviction_policy": "lfu"},
     "--enable-session-radix-cache": {"enable_session_radix_cache": True},
+    "--kv-events-config with EAGLE": {"is_eagle": True, "enable_kv_cache_events": True},
     "pipeline parallelism": {"pp_size": 2},
     "context parallelism": {"attn_cp_size": 2},
     "encoder-decoder": {"model_config": bed.Lacking(is_encoder_decoder=True)},
 }
 OPTIONS: dict[str, dict[str, Any]] = {
-    "--speculative-algorithm": {"speculative_algorithm": "EAGLE"},
+    "--speculative-algorithm": {"speculative_algorithm": "DFLASH"},
     "--disaggregation-mode": {"disaggregation_mode": "prefill"},
     "--enable-streaming-session": {"enable_streaming_session": True},
     "--enable-lmcache": {"enable_lmcache": True},
@@ -303,7 +378,7 @@ def test_an_option_that_is_not_served_is_refused_by_name(option: str) -> None:
     context = bed.context_of(Case())
     bed.configure(page_size=16, **OPTIONS[option])
     try:
-        with pytest.raises(UnsupportedError, match=f"{option} is not served; leave out {option}"):
+        with pytest.raises(UnsupportedError, match=f"{option}.* is not served; leave out {option}"):
             engine.build(context)
     finally:
         bed.configure(page_size=16)

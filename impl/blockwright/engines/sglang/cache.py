@@ -1,8 +1,11 @@
-"""SGLang's tree of prefixes, kept by a manager: what is cached, who holds it, and which slots a batch gets.
+"""SGLang's tree of prefixes, kept by managers: what is cached, who holds it, and which slots a batch gets.
 
-Page `p` of SGLang is block `p` of the manager, since both keep 0 for padding. A cached page that nobody holds counts as
+Page `p` of SGLang is block `p` of a manager, since both keep 0 for padding. A cached page that nobody holds counts as
 available, so there is nothing to evict: the manager does that as it gives slots. A request's row is never pointed at
 other pages: a page that was published twice stays with its request, as under vLLM.
+
+Where a model has sliding windows, SGLang has a second pool for their layers, and a mapping from the slots of the first
+pool, which rows name, to slots of the second. Each pool then has a manager, and a hit is as long as both find it.
 
 SGLang's calls for slots name no request. Who asks is learned from the call before it: `req_to_token_pool.alloc`, before
 a prefill, and `check_decode_capacity`, before a step of decoding.
@@ -17,7 +20,11 @@ from itertools import count
 from typing import Any
 
 import torch
+from librt.vecs import vec
+from mypy_extensions import i32
 from sglang.srt.disaggregation.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, StorageMedium
+from sglang.srt.managers.scheduler_components.pool_stats_observer import kv_private_swa_tokens
+from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode, page_aligned_decode_alloc_lens
 from sglang.srt.mem_cache.base_prefix_cache import (
     BasePrefixCache,
     DecLockRefResult,
@@ -26,82 +33,62 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchResult,
 )
 from sglang.srt.mem_cache.utils import hash_str_to_int64
+from sglang.srt.runtime_context import get_spec
 
-from blockwright import (
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    KVCacheManager,
-    Request,
-    Sha256Hasher,
-    events,
-)
+from blockwright import FullAttentionSpec, Request, Sha256Hasher, SlidingWindowSpec, events
 from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.engines.sglang import not_served
-from blockwright.engines.sglang.allocator import BlockwrightAllocator
+from blockwright.engines.sglang.allocator import BlockwrightAllocator, BlockwrightWindowAllocator
+from blockwright.engines.sglang.layers import Layers, Peers, Served, pages_of
 
 _SEED = b"blockwright in SGLang"
 """Of the hashes in events, so that all of a deployment name a prefix alike."""
 
 
 class Prefix:
-    """What a lookup found, which SGLang keeps as a request's ``last_node`` and locks."""
+    """What a lookup found, which SGLang keeps as a request's ``last_node`` and locks: a hit in each pool."""
 
-    __slots__ = ("blocks", "length")
+    __slots__ = ("hits", "length")
 
-    def __init__(self, blocks: KVCacheBlocks | None, length: int) -> None:
-        """Keep the hit for the request's slots."""
-        self.blocks, self.length = blocks, length
+    def __init__(self, hits: Sequence[KVCacheBlocks], length: int) -> None:
+        """Keep the hits for the request's slots."""
+        self.hits, self.length = hits, length
 
     @property
     def pages(self) -> list[int]:
-        """The pages of the hit; most lookups are made to be compared only."""
-        return _pages(self.blocks) if self.blocks is not None else []
-
-
-class Served:
-    """What is kept of one of SGLang's requests, on that request: no call names one that is aborted while it waits.
-
-    Attributes:
-        request: the manager's.
-        hit: what it adopts when it is given its first slots.
-        page: its last page, which the next slots go on in.
-    """
-
-    __slots__ = ("hit", "page", "request")
-
-    def __init__(self, request: Request) -> None:
-        """Serve a request that has no slots yet."""
-        self.request = request
-        self.hit: KVCacheBlocks | None = None
-        self.page = 0
+        """The pages of the hit in the pool that rows name; most lookups are made to be compared only."""
+        return pages_of(self.hits[0]) if self.hits else []
 
 
 class BlockwrightCache(BasePrefixCache):
-    """A cache of full attention for one scheduler of SGLang."""
+    """A cache for one scheduler of SGLang: of full attention, and of sliding windows beside it."""
 
     def __init__(self, params: Any) -> None:
-        """Take over the allocator that SGLang has made, and make a manager of its pages."""
+        """Take over the allocator that SGLang has made, and make a manager of the pages of each of its pools."""
         allocator, rows = params.token_to_kv_pool_allocator, params.req_to_token_pool
         self.token_to_kv_pool_allocator, self.req_to_token_pool = allocator, rows
-        self.page_size, self.disable, self.sliding_window_size = params.page_size, False, None
+        self.page_size, self.disable, self.sliding_window_size = params.page_size, False, params.sliding_window_size
         self.device = allocator.device
-        layers = FullAttentionSpec(block_size=self.page_size, num_kv_heads=1, head_size=1, dtype="float16")
-        self.manager = KVCacheManager(
-            KVCacheConfig(
-                num_blocks=allocator.size // self.page_size + 1, kv_cache_groups=[KVCacheGroupSpec(["all"], layers)]
-            ),
-            max_model_len=rows.max_context_len,
-            raise_never_fits=False,
-            enable_kv_cache_events=params.enable_kv_cache_events,
-        )
-        self.pool = self.manager.block_pool
-        self._hasher = Sha256Hasher(_SEED) if params.enable_kv_cache_events else None
+        like = {"block_size": self.page_size, "num_kv_heads": 1, "head_size": 1, "dtype": "float16"}
+        longest, tells = rows.max_context_len, params.enable_kv_cache_events
+        self.full = Layers(0, FullAttentionSpec(**like), allocator.size_full, longest, enable_kv_cache_events=tells)
+        self.layers, self.manager, self.pool = [self.full], self.full.manager, self.full.pool
+        if self.supports_swa():
+            # SGLang does not count the token itself as part of its window.
+            window = SlidingWindowSpec(**like, sliding_window=self.sliding_window_size + 1)
+            self.peers = Peers(self.pool.num_blocks, allocator.size_swa // self.page_size + 1)
+            self.layers.append(
+                Layers(1, window, allocator.size_swa, longest, eviction_order=self.peers, keep_wanted=False)
+            )
+        self._shift = int(params.is_eagle)
+        """1 with EAGLE, whose draft writes into pages what depends on the next token, so that their keys hold it too:
+        the manager's tokens begin with the second one, and the first one is part of the salt."""
+        self._hasher = Sha256Hasher(_SEED) if tells else None
         self._within = torch.arange(self.page_size, dtype=torch.int64)
         self._numbers = count()
-        self.root_node = Prefix(None, 0)
+        self.root_node = Prefix((), 0)
         self.running: dict[str, Any] = {}
-        """SGLang's requests that hold pages, by the names of the manager's."""
+        """SGLang's requests that hold pages, by the names of the managers'."""
         self.filling: Sequence[Any] | None = None
         """The requests whose prefill, or next part of it, is about to be given slots."""
         self.decoding: Sequence[Any] | None = None
@@ -112,9 +99,14 @@ class BlockwrightCache(BasePrefixCache):
 
     def _take_over(self, allocator: Any, rows: Any) -> None:
         """Have the allocator, which SGLang has given to others already, ask this cache, and learn who gets rows."""
-        allocator.__class__ = BlockwrightAllocator
-        allocator.cache, allocator.num_pages = self, self.pool.num_blocks - 1
-        alloc = rows.alloc
+        parts = [allocator]
+        if self.supports_swa():
+            allocator.__class__ = BlockwrightWindowAllocator
+            parts = [allocator.full_attn_allocator, allocator.swa_attn_allocator]
+        for part, layers in zip(parts, self.layers, strict=True):
+            part.__class__ = BlockwrightAllocator
+            part.cache, part.pool, part.num_pages = self, layers.pool, layers.pool.num_blocks - 1
+        allocator.cache, alloc = self, rows.alloc
 
         def noted(reqs: Sequence[Any]) -> Any:
             self.filling = list(reqs)
@@ -126,7 +118,12 @@ class BlockwrightCache(BasePrefixCache):
         """Forget everything, requests included: SGLang flushes its cache."""
         for req in list(self.running.values()):
             self.on_release(req, checkpointed=False)
-        self.manager.reset_prefix_cache()
+        for layers in self.layers:
+            layers.manager.reset_prefix_cache()
+
+    def supports_swa(self) -> bool:
+        """Return whether the model has sliding windows with a pool of their own."""
+        return self.sliding_window_size is not None
 
     # ------------------------------------------------------------------ lookups
 
@@ -136,11 +133,19 @@ class BlockwrightCache(BasePrefixCache):
         prompt, output = req.origin_input_ids, req.output_ids
         if served is None:
             name = f"{req.rid}/{next(self._numbers)}"  # a name of SGLang's may run twice
-            request = Request(name, prompt + output, cache_salt=_owner(req), hasher=self._hasher)
-            served = req.blockwright = Served(request)
-        elif (more := len(prompt) + len(output) - served.request.num_tokens) > 0:
-            served.request.append_output_token_ids(output[-1] if more == 1 else list(output[-more:]))
+            served = req.blockwright = Served(self._requests(name, prompt + output, req))
+        elif (more := len(prompt) + len(output) - self._shift - served.request.num_tokens) > 0:
+            for request in served.requests:
+                request.append_output_token_ids(output[-1] if more == 1 else list(output[-more:]))
         return served
+
+    def _requests(self, name: str, tokens: Any, key: Any) -> list[Request]:
+        salt = _owner(key)
+        if self._shift:
+            # A prompt of one token has no second one, so that what follows it is not to be found.
+            salt = repr((salt, tokens[0], None if len(tokens) > 1 else name))
+            tokens = tokens[1:] or tokens
+        return [Request(name, tokens, cache_salt=salt, hasher=self._hasher) for _ in self.layers]
 
     def match_prefix(self, params: Any) -> MatchResult:
         """Return what is cached of a waiting request; it counts as used now, as in SGLang's own tree."""
@@ -148,17 +153,25 @@ class BlockwrightCache(BasePrefixCache):
         most = len(key)
         if req is None or most < self.page_size:
             return self._found(self.root_node)
-        return self._found(self._used(self.known(req).request, most))
+        return self._found(self._used(self.known(req).requests, most))
 
     def touch_prefix(self, key: Any) -> None:
         """Count what is cached of a key as used now."""
-        tokens = key.token_ids
         if len(key) >= self.page_size:
-            self._used(Request("touched", tokens, cache_salt=_owner(key), hasher=self._hasher), len(key))
+            self._used(self._requests("touched", key.token_ids, key), len(key))
 
-    def _used(self, request: Request, most: int) -> Prefix:
-        blocks, length = self.manager.touch(request, most)
-        return Prefix(blocks, length) if length else self.root_node
+    def _used(self, requests: list[Request], most: int, touches: bool = True) -> Prefix:
+        """Return the longest prefix that all pools have: where windows have less of it, as much as they have."""
+        hits, length = [], most
+        for layers, request in zip(self.layers, requests, strict=True):
+            found = layers.manager.touch if touches else layers.manager.get_computed_blocks
+            hit, length = found(request, length)
+            if length == 0:
+                return self.root_node
+            hits.append(hit)
+        if len(hits) > 1:
+            hits[0], length = self.manager.get_computed_blocks(requests[0], length)
+        return Prefix(hits, length)
 
     def _found(self, prefix: Prefix) -> MatchResult:
         return MatchResult(prefix.length, prefix, prefix, prefix)
@@ -173,13 +186,21 @@ class BlockwrightCache(BasePrefixCache):
 
     def inc_lock_ref(self, node: Prefix) -> IncLockRefResult:
         """Hold the pages of a hit: from here on they are not available."""
-        self.pool.touch(node.pages)
+        for layers, hit in zip(self.layers, node.hits, strict=False):
+            layers.pool.touch(pages_of(hit))
         return IncLockRefResult()
 
     def dec_lock_ref(self, node: Prefix, params: Any = None) -> DecLockRefResult:
         """Let go of them."""
-        self.pool.free_blocks(node.pages[::-1])
+        for layers, hit in zip(self.layers, node.hits, strict=False):
+            layers.pool.free_blocks(pages_of(hit)[::-1])
         return DecLockRefResult()
+
+    def unlock(self, lock: Any) -> None:
+        """Let go of what a lock still holds."""
+        if lock is not None:
+            hits = lock.node.hits
+            self.dec_lock_ref(Prefix(hits[:1], 0) if lock.swa_released else lock.node)
 
     def path_device_indices(self, node: Prefix) -> torch.Tensor:
         """Return the slots of a hit."""
@@ -189,8 +210,10 @@ class BlockwrightCache(BasePrefixCache):
         """Return the slots of a request's hit, which it adopts with its first slots; SGLang may use less of it."""
         served, node = self.known(req), req.last_node
         if req.prefix_len < node.length:
-            node = Prefix(*self.manager.get_computed_blocks(served.request, req.prefix_len))
-        served.hit = node.blocks
+            node = self._used(served.requests, req.prefix_len, touches=False)
+            if node.length < req.prefix_len:
+                raise not_served("a part of a hit whose window is not cached", "report what asked for it")
+        served.hits = node.hits
         return self.path_device_indices(node)
 
     def _slots(self, pages: list[int]) -> torch.Tensor:
@@ -205,6 +228,8 @@ class BlockwrightCache(BasePrefixCache):
         decoding, self.decoding = self.decoding, None
         if filling is not None:
             slots = self._fill(filling)
+        elif decoding is not None and get_spec().speculative_algorithm is not None:
+            slots = self._reserve(decoding, num_tokens)
         elif decoding is not None and len(decoding) == num_tokens:
             slots = self._decode(decoding)
         else:
@@ -212,56 +237,109 @@ class BlockwrightCache(BasePrefixCache):
         return None if slots is None else slots.to(self.device)
 
     def _fill(self, batch: Sequence[Any]) -> torch.Tensor | None:
-        size, given = self.page_size, []
+        slots = []
+        paired: list[list[int]] = [[] for _ in self.layers]
         for req in batch:
             served, start, stop = self.known(req), req.prefix_len, req.extend_end
-            request, begins = served.request, req.kv.kv_allocated_len == 0
-            request.num_computed_tokens = 0 if begins else start
-            found, hit = (start, served.hit) if begins and start else (0, None)
-            blocks = self.manager.allocate_slots(request, stop - start, found, hit, delay_cache_blocks=True)
-            if blocks is None:
-                return None
-            served.hit = None
-            pages = _pages(blocks)
-            inside = start % size
-            if inside:
-                pages.insert(0, served.page)
-            served.page = pages[-1]
-            self.running[request.request_id] = req
-            given.append(self._slots(pages)[inside : inside + stop - start])
-        return torch.cat(given)
+            is_first = req.kv.kv_allocated_len == 0
+            self.running[served.request.request_id] = req
+            if is_first and start and self.supports_swa():
+                self._adopt(served, *paired)
+            for layers, pairs in zip(self.layers, paired, strict=True):
+                pages = layers.fill(served, start, stop, is_first)
+                if pages is None:
+                    return None
+                pairs += pages
+                if layers is self.full:
+                    inside = start % self.page_size
+                    slots.append(self._slots(pages)[inside : inside + stop - start])
+            if is_first and req.lock is not None and self.supports_swa():
+                # From here on its table holds them, for as long as its window reads them.
+                self.layers[1].pool.free_blocks(pages_of(req.lock.node.hits[1])[::-1] if start else [])
+                req.lock.swa_released = True
+            served.hits = ()
+        self._map(*paired)
+        return torch.cat(slots)
+
+    def _adopt(self, served: Served, full: list[int], window: list[int]) -> None:
+        """Let the pages of a hit, which two lookups found, be those that SGLang's mapping pairs.
+
+        A page of the first pool may be in the tables of other requests, which read its peer. Where that one has the
+        same content as the page that was found, it is adopted in its place; else none reads it, and it is replaced.
+        """
+        hit, pool, changed = served.hits[1], self.layers[1].pool, False
+        others = pages_of(hit)
+        for at, (page, other) in enumerate(zip(pages_of(served.hits[0]), others, strict=True)):
+            peer = self.peers.of[page]
+            if other in (0, peer):
+                continue
+            if pool.block_key(peer) == pool.block_key(other):
+                others[at], changed = peer, True
+            else:
+                self.peers.pair(page, other)
+                full.append(page)
+                window.append(other)
+        if changed:
+            served.hits = (served.hits[0], KVCacheBlocks(pool, [vec[i32](others)]))
+
+    def _map(self, full: list[int], window: Sequence[int] = ()) -> None:
+        """Write into SGLang's mapping which pages of the second pool belong to pages of the first."""
+        if window:
+            for page, other in zip(full, window, strict=True):
+                self.peers.pair(page, other)
+            mapping = self.token_to_kv_pool_allocator.full_to_swa_index_mapping
+            mapping[self._slots(full).to(self.device)] = self._slots(list(window)).to(self.device)
 
     def _decode(self, batch: Sequence[Any]) -> torch.Tensor | None:
-        size, slots, allocate = self.page_size, array("q"), self.manager.allocate_slots
-        for req in batch:
-            at = req.kv.kv_committed_len
-            served = req.blockwright
-            request = served.request
-            if at >= request.lease:  # else it has a slot for the token, and nothing is to be done
-                request.num_computed_tokens = at
-                blocks = allocate(request, 1, delay_cache_blocks=True)
-                if blocks is None:
-                    return None
-                if at % size == 0:
-                    served.page = int(blocks.ids[0][0])
-            slots.append(served.page * size + at % size)
+        fresh = [pages for layers in self.layers if (pages := layers.decode(batch)) is not None]
+        if len(fresh) < len(self.layers):
+            return None
+        self._map(*fresh)
+        size = self.page_size
+        slots = array("q", [req.blockwright.pages[0] * size + req.kv.kv_committed_len % size for req in batch])
         return torch.frombuffer(slots, dtype=torch.int64)
+
+    def _reserve(self, batch: Sequence[Any], num_tokens: int) -> torch.Tensor | None:
+        """Return the slots ahead that SGLang reserves for drafts: it keeps them from step to step."""
+        starts, stops, needed = page_aligned_decode_alloc_lens(
+            batch, reserve=get_alloc_reserve_per_decode(), page_size=self.page_size
+        )
+        if needed != num_tokens:
+            raise not_served(f"a call for {num_tokens} slots, not {needed} for drafts", "report what asked for them")
+        slots = []
+        paired: list[list[int]] = [[] for _ in self.layers]
+        for req, start, stop in zip(batch, starts, stops, strict=True):
+            for layers, pairs in zip(self.layers, paired, strict=True) if stop > start else ():
+                self.known(req)
+                pages = layers.reserve(req, start, stop)
+                if pages is None:
+                    return None
+                pairs += pages
+                if layers is self.full:
+                    inside = start % self.page_size
+                    slots.append(self._slots(pages)[inside : inside + stop - start])
+        self._map(*paired)
+        return torch.cat(slots)
 
     # ------------------------------------------------------------------ what is computed, and the end
 
     def checkpoint(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
         """Let others find the pages that a request's first tokens fill."""
-        self.manager.cache_blocks(self.known(req).request, up_to)
+        for layers, request in zip(self.layers, self.known(req).requests, strict=True):
+            layers.manager.cache_blocks(request, min(up_to, request.num_tokens))
+
+    def evict_sliding_windows(self, req: Any, pre_len: int, *, eviction_interval: int = 1) -> None:
+        """Do nothing: the manager takes what no token reads any more, as it gives slots."""
 
     def free_kv_row(self, kv: Any, ranges: list[tuple[int, int]]) -> None:
         """Do nothing: `on_release` gives all pages back at once."""
 
     def on_release(self, req: Any, *, checkpointed: bool) -> None:
         """Give back the pages of a request that has ended or is retracted; it then comes back as a new one."""
-        request = req.blockwright.request
-        self.manager.free(request, preempted=not req.finished())
-        self.running.pop(request.request_id, None)
-        req.blockwright = None
+        served, req.blockwright = req.blockwright, None
+        for layers, request in zip(self.layers, served.requests, strict=True):
+            layers.manager.free(request, preempted=not req.finished())
+        self.running.pop(served.request.request_id, None)
 
     def evict(self, params: Any) -> EvictResult:
         """Evict nothing: what nobody holds is available."""
@@ -277,17 +355,22 @@ class BlockwrightCache(BasePrefixCache):
             own.update(pages[first:])
         return len(hits - own) * int(self.page_size)
 
+    full_protected_size = protected_size
+
+    def swa_protected_size(self) -> int:
+        """Return the same of the second pool: below zero, where windows have moved on and SGLang's sums have not."""
+        pool = self.layers[1].pool
+        own = sum(kv_private_swa_tokens(req.kv, self.page_size) for req in self.running.values())
+        return int((pool.num_blocks - 1 - pool.num_free) * self.page_size - own)
+
     def take_events(self) -> list[Any]:
         """Return what has become findable and what has gone since the last call, in SGLang's words."""
         return [_event(each) for each in self.manager.take_events()]
 
     def pretty_print(self) -> None:
         """Print a picture of the pages and tables."""
-        print(self.manager.draw())
-
-
-def _pages(blocks: KVCacheBlocks) -> list[int]:
-    return [int(page) for page in blocks.ids[0]]
+        for layers in self.layers:
+            print(layers.manager.draw())
 
 
 def _owner(key: Any) -> str | None:

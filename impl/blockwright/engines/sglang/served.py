@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.runtime_context import get_disagg, get_exec, get_memory, get_parallel, get_serving, get_spec
 
 from blockwright.engines.sglang import NAME, not_served
 
 _OTHER_CACHE = f"leave out --radix-cache-backend {NAME}, so that SGLang's own cache serves it"
+
+_ALLOCATORS = (PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator)
 
 
 def refuse(context: Any) -> None:
@@ -21,8 +24,9 @@ def refuse(context: Any) -> None:
     params, memory, parallel = context.params, get_memory(), get_parallel()
     allocator = params.token_to_kv_pool_allocator
     given = {
-        "a model with sliding windows": context.is_hybrid_swa,
-        "a model with recurrent layers": context.is_hybrid_ssm,
+        "a sliding window that a draft, a replay or a ring of each request keeps otherwise": context.is_hybrid_swa
+        and (params.draft_swa_window or params.decoder_swa_bounded_replay or not params.swa_gates_prefix_match),
+        "a model with recurrent layers, whose states SGLang's own tree copies,": context.is_hybrid_ssm,
         "a model with DeepSeek's sparse attention": context.is_dsa,
         "an encoder-decoder model": getattr(context.model_config, "is_encoder_decoder", False),
         "--dllm-algorithm": get_exec().dllm.dllm_algorithm is not None,
@@ -35,11 +39,13 @@ def refuse(context: Any) -> None:
         "--enable-streaming-session": get_serving().enable_streaming_session,
         "--radix-eviction-policy other than lru": params.eviction_policy.lower() != "lru",
         "--disaggregation-mode": get_disagg().disaggregation_mode != "null",
-        "--speculative-algorithm": get_spec().speculative_algorithm is not None,
+        "--speculative-algorithm other than NGRAM, EAGLE and EAGLE3": get_spec().speculative_algorithm
+        not in (None, "NGRAM", "EAGLE", "EAGLE3"),
+        "--kv-events-config with EAGLE": params.is_eagle and params.enable_kv_cache_events,
         "pipeline parallelism": params.pp_size > 1,
         "context parallelism": params.attn_cp_size > 1 or parallel.dcp_enabled,
         f"the allocator {type(allocator).__name__}": type(allocator)
-        not in (PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator),
+        not in ((SWATokenToKVPoolAllocator,) if context.is_hybrid_swa else _ALLOCATORS),
     }
     for what, is_given in given.items():
         if is_given:
