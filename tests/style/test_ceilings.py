@@ -21,7 +21,7 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("specification", "spec/blockwright_spec", 8_255),
+    Part("specification", "spec/blockwright_spec", 8_257),
     Part("core", "impl/blockwright/core", 13_536),
     Part("implementation", "impl", 42_590),
     Part("kit", "conformance/blockwright_conformance", 9_107),

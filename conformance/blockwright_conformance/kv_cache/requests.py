@@ -351,7 +351,7 @@ class WrongHit(NamedTuple):
             return
         hit = hit_of(state, prefix)
         for claimed in (hit.length - 1, hit.length + 1) if hit.length else ():
-            if claimed < len(prefix[1]) and wrong_hit(state, prefix, replace(hit, length=claimed)):
+            if claimed < len(prefix[1]) and wrong_hit(state, prefix, replace(hit, length=claimed), Step(0)):
                 yield cls(slot, prefix, prefix, claimed)
         for other in scope.prompts:
             if other != prefix and len(other[1]) <= len(prefix[1]):

@@ -302,7 +302,7 @@ def of_room(groups: Callable[[int], tuple[Group, ...]]) -> Function:
         made = [CORE.tables.layouts.group_tables(each, CORE.pool.pool.BlockPool(2), 0, 1) for each in specs]
         most = draft_states(config)
         limits = SimpleNamespace(max_len=config.max_model_len, most_drafts=-1 if most is None else most)
-        own = SimpleNamespace(groups=made, config=limits, pool=SimpleNamespace(_count=num_blocks))
+        own = SimpleNamespace(groups=made, config=limits, pool=SimpleNamespace(_size=num_blocks))
         has_room = CORE.steps.units.has_room(own, known, hit)
         assert has_room == room.has_room(config, known, hit)
         stops = [(stop, slots) for stop in range(hit + 1, known + 1) for slots in (stop, known + more)]

@@ -99,7 +99,7 @@ def start_of(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         return Refusal(Reason.NO_STEP)
     if step.external > 0 and is_loading(state, slot):
         return Refusal(Reason.LOADING)
-    if refusal := wrong_hit(state, request.prefix, hit):
+    if refusal := wrong_hit(state, request.prefix, hit, step):
         return refusal
     hit, step = adopted(config, hit, step)
     tables = heads(config, hit)
@@ -115,14 +115,15 @@ def start_of(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
     return start
 
 
-def wrong_hit(state: State, prefix: Prefix, hit: Hit) -> Refusal | None:
-    """Refuse a hit that is none, or is none any more, or that a chapter refuses."""
+def wrong_hit(state: State, prefix: Prefix, hit: Hit, step: Step) -> Refusal | None:
+    """Refuse a hit that is none, or is none any more, or of which a chapter refuses what is adopted."""
     config, tables = state.config, heads(state.config, hit)
     counts = tuple(num_adopted(config, at, hit.length) for at in range(len(tables)))
     if hit.length % aligned(config) or counts != tuple(map(len, tables)):
         return Refusal(Reason.HIT_LENGTH)
     if not sound(state, prefix, hit):
         return Refusal(Reason.HIT_STALE)
+    hit, _ = adopted(config, hit, step)
     refusals = (chapter.refuse(state, hit) for chapter in config.chapters)
     return next((refusal for refusal in refusals if refusal), None)
 

@@ -51,10 +51,11 @@ def tip_of(state: State, tables: tuple[Table, ...]) -> Tip:
 def all_published(config: Config, request: Running, last: int) -> int:
     """Return the longest hit that a request has published, as far as publication has come in every group.
 
-    With units, it may have published `last` tokens as it let go of them.
+    With units, it may have published `last` tokens as it let go of them. Of a request that publishes nothing more, and
+    has passed more entries than there are, nothing is known to end.
     """
-    counts = zip(config.groups, request.published, strict=True)
-    ends = tuple(count * group.block_size for group, count in counts if not isinstance(group.kind, Cross))
+    counts, none = zip(config.groups, request.published, strict=True), config.max_model_len + 1
+    ends = tuple(count % none * group.block_size for group, count in counts if not isinstance(group.kind, Cross))
     return within(config, max(last, min(ends)))
 
 
