@@ -249,15 +249,15 @@ class Crossings(Exploration):
         return row_of_world(array_of(profile.implementation).worlds(profile.name)[scope.name], profile)
 
 
-def row_of_world(items: Items, profile: Profile) -> GateResult:
+def row_of_world(items: Items, profile: Profile, walks: int = WALKS) -> GateResult:
     scope, factory = array_of(profile.implementation).world_of(items), factory_of(profile.implementation)
-    runs = [walking(scope, items, number, factory, STRENGTHS[profile.name]) for number in range(WALKS)]
+    runs = [walking(scope, items, number, factory, STRENGTHS[profile.name]) for number in range(walks)]
     return ran("crossings", scope.name, runs, CALLS_MADE)
 
 
 def row_alone(items: str, profile: Profile) -> GateResult:
     """Walk through a world that has little beside a pair that no other world has met."""
-    return row_of_world(frozenset(items.split(", ")), profile)
+    return row_of_world(frozenset(items.split(", ")), profile, 4 * WALKS)
 
 
 def pairs_of(profile: Profile, rows: Iterable[GateResult]) -> dict[str, Any]:
