@@ -257,7 +257,10 @@ def row_of_world(items: Items, profile: Profile, walks: int = WALKS) -> GateResu
 
 def row_alone(items: str, profile: Profile) -> GateResult:
     """Walk through a world that has little beside a pair that no other world has met."""
-    return row_of_world(frozenset(items.split(", ")), profile, 4 * WALKS)
+    own = frozenset(items.split(", "))
+    row, pairs = row_of_world(own, profile), array_of(profile.implementation).able(2)
+    is_met = all(named(pair) in row.fired for pair in pairs if own.issuperset(pair))
+    return row if is_met else row_of_world(own, profile, 4 * WALKS)
 
 
 def pairs_of(profile: Profile, rows: Iterable[GateResult]) -> dict[str, Any]:
