@@ -49,6 +49,7 @@ PICKS = st.integers(0, 63)
 """Of several ways to make a call, the one that is taken: the first is the simplest."""
 HAS_TORCH = find_spec("torch") is not None
 RESUMED: Any = (options.Admit, KINDS["Release"], options.Admit, options.Touch, options.Find)
+FORKS = KINDS["Fork"], KINDS["ForkWithCopies"]
 RARE = ("evicted", "hits", "copies", "refusals")
 """What histories should have much of (`hypothesis.target`)."""
 LAWS_EVERY = 4
@@ -122,7 +123,10 @@ class Engine(History[State, ManagerAdapter]):
         """Yield the calls like an action that the scope allows now in its place, those of its own prompt first."""
         scope, kind = self.world.scope, KINDS[action.kind] if isinstance(action, Call) else type(action)
         if kind in WHOLE:
-            yield from kind.allowed(scope, self.state)
+            for each in kind.allowed(scope, self.state):
+                yield each
+                if kind in FORKS and isinstance(self.state.requests[child := action.arguments[1]], Absent):
+                    yield each._replace(arguments=(each.slot, child, *each.arguments[2:]))  # not the first free slot
             return
         request = self.state.requests[action.slot]
         known = RUNNING if isinstance(request, Running) else WAITING if isinstance(request, Waiting) else PROMPTED
