@@ -24,7 +24,7 @@ PARTS = (
     Part("specification", "spec/blockwright_spec", 8_257),
     Part("core", "impl/blockwright/core", 13_536),
     Part("implementation", "impl", 42_590),
-    Part("kit", "conformance/blockwright_conformance", 9_110),
+    Part("kit", "conformance/blockwright_conformance", 9_114),
     Part("lab", "conformance/blockwright_lab", 10_354),
     Part("tests", "tests", 34_155),
 )
