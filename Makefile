@@ -186,6 +186,7 @@ bench-results: build-pgo ## time everything beside all peers and plain C, into b
 	$(RUN)/python -m benchmarks --peer-path $(PEERS) --floor --scaling --json benchmarks/results/linux-x86_64.json \
 		> benchmarks/results/linux-x86_64.txt || (cat benchmarks/results/linux-x86_64.txt; exit 1)
 	$(RUN)/python -m benchmarks.page benchmarks/results/linux-x86_64.json docs/reference/measured.md
+	$(RUN)/python -m benchmarks.instructions
 	cat benchmarks/results/linux-x86_64.txt
 
 bench-peers: $(INSTALLED) ## fetch the Python files of the peers (three releases of vLLM, one of SGLang) to compare with (large downloads)

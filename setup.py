@@ -17,6 +17,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import textwrap
 import tomllib
@@ -51,6 +52,8 @@ HOW = "profile-guided" if PROFILE_GUIDED else "development" if DEVELOPMENT else 
 REQUIRED = (is_on("BLOCKWRIGHT_REQUIRE_COMPILED") or PROFILE_GUIDED) and not PURE
 EDITABLE = bool({"editable_wheel", "develop"} & set(sys.argv))
 BUILDING = not {"egg_info", "dist_info", "sdist", "clean"} & set(sys.argv)
+if BUILDING and sysconfig.get_config_var("Py_GIL_DISABLED"):  # nothing would check that one thread has a manager
+    raise SystemExit("error: free-threaded CPython (3.13t, 3.14t) is not supported; install with an ordinary CPython")
 # Calls within the library need not be open to replacement from outside: they are direct, or inlined. Integers wrap, as
 # mypyc means them to; block_hash.py counts on it. Looking for warnings in what mypyc writes takes 2 % of the time.
 GCC = ("-fno-semantic-interposition", "-fvisibility=hidden", "-fwrapv", "-w")

@@ -74,6 +74,14 @@ def test_a_build_goes_by_the_word(name: str) -> None:
     )
 
 
+def test_a_build_without_the_interpreters_lock_is_refused_by_name() -> None:
+    code = "import runpy, sys, sysconfig; sys.argv = ['setup.py', 'build_ext']; "
+    code += "sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; runpy.run_path('setup.py')"
+    done = run(code)
+    assert done.returncode == 1
+    assert "free-threaded CPython (3.13t, 3.14t) is not supported" in done.stderr.splitlines()[-1]
+
+
 def test_no_switch_is_read_another_way() -> None:
     """A variable of this project that is compared with a word, or only looked for, is none of these switches."""
     found = []
