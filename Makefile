@@ -134,7 +134,9 @@ test-sglang: build $(SGLANG)/.ready ## under SGLang's real scheduler (CPU, no mo
 
 bench-sglang: build $(SGLANG)/.ready ## walk SGLang's real scheduler beside its own tree: hits, and processor time per step (minutes)
 	$(call IN,$(SGLANG)) -W ignore -m benchmarks.sglang_walks
-	$(call IN,$(SGLANG)) -W ignore -m benchmarks.sglang_walks --windows
+	$(call IN,$(SGLANG)) -W ignore -m benchmarks.sglang_walks --of windows
+	$(call IN,$(SGLANG)) -W ignore -m benchmarks.sglang_walks --of states
+	$(call IN,$(SGLANG)) -W ignore -m benchmarks.sglang_walks --of drafts
 
 test-transformers: build $(TRANSFORMERS)/.ready ## in transformers' continuous batching and nano-vllm's scheduler (CPU, tiny models): the same tokens
 	$(call TESTED_IN,$(TRANSFORMERS)) tests/engines/test_transformers.py tests/engines/test_nano_vllm.py tests/engines/test_their_managers.py

@@ -21,7 +21,8 @@ CALLS = (
     "match_prefix touch_prefix lock unlock checkpoint free_kv_row on_release evict evict_for_alloc evictable_size "
     "prefix_device_indices path_device_indices dfs_weight_order evict_sliding_windows available_size alloc "
     "alloc_extend alloc_decode free free_segment free_segments free_group_begin free_group_end check_decode_capacity "
-    "evict_to_free_tokens full_available_size swa_available_size full_evictable_size swa_evictable_size"
+    "evict_to_free_tokens full_available_size swa_available_size full_evictable_size swa_evictable_size "
+    "mamba_evictable_size schedulable_available_size alloc_group_begin alloc_group_end"
 )
 STEPS = 2_000
 LOADS = {
@@ -49,6 +50,27 @@ WINDOWS = {
     ),
     "windows, mixed": bed.Case(tokens=1280, window=40, window_tokens=800, mixes=True, chunk=48, requests=300),
 }
+STATES = {
+    "states, one token a page": bed.Case(tokens=1280, states=60, policy="lpm", chunk=48, aborts=0.1, requests=400),
+    "states, buffers": bed.Case(tokens=1280, states=80, buffers=True, overlaps=True, aborts=0.1, requests=400),
+    "states, buffers, tight": bed.Case(
+        tokens=960, states=64, buffers=True, overlaps=True, answer=120, conservativeness=0.05, aborts=0.1, requests=270
+    ),
+    "states, lazy buffers": bed.Case(
+        tokens=1280, states=64, buffers=True, lazy=True, overlaps=True, policy="lpm", chunk=48, requests=400
+    ),
+}
+DRAFTS = {
+    "drafts": bed.Case(tokens=1280, answer=120, drafts=5, conservativeness=0.05, aborts=0.1, requests=500),
+    "EAGLE": bed.Case(tokens=1280, answer=120, drafts=5, eagle=True, conservativeness=0.05, aborts=0.1, requests=500),
+    "drafts in windows": bed.Case(
+        tokens=1280, window=40, window_tokens=640, answer=100, drafts=4, overlaps=True, requests=500
+    ),
+    "EAGLE in windows": bed.Case(
+        tokens=1280, window=40, window_tokens=640, answer=100, drafts=4, eagle=True, overlaps=True, requests=500
+    ),
+}
+OF = {"full": LOADS, "windows": WINDOWS, "states": STATES, "drafts": DRAFTS}
 
 
 def walk(case: Any) -> tuple[Any, float]:
@@ -69,7 +91,8 @@ def walk(case: Any) -> tuple[Any, float]:
         return measured
 
     def metered(made: Any) -> None:
-        for part in (made.tree_cache, made.token_to_kv_pool_allocator):
+        states = getattr(made.req_to_token_pool, "mamba_allocator", None)
+        for part in (made.tree_cache, made.token_to_kv_pool_allocator, states):
             for name in CALLS.split():
                 if (call := getattr(part, name, None)) is not None:
                     setattr(part, name, timed(call))
@@ -83,16 +106,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--pages", type=int, nargs="*", default=[16, 1])
-    parser.add_argument("--windows", action="store_true", help="of a model with sliding windows beside full attention")
+    parser.add_argument("--of", choices=OF, default="full", help="full attention alone, or what is beside it")
     args = parser.parse_args()
     engine.register()
-    bad, loads = 0, WINDOWS if args.windows else LOADS
+    bad, loads = 0, OF[args.of]
     print(f"{'page  load':40} seeds   steps     hits SGLang's   of prompts    wrong  left  us/step  Rust's ratio")
     for page in args.pages:
         sums: dict[str, Counter[str]] = {}
         for seed in range(args.seeds):
             name = [*loads][seed % len(loads)]
-            case = replace(loads[name], page=page, seed=seed, checked_every=10)
+            # Without buffers SGLang keeps states with pages of one token only.
+            is_one = loads[name].states and not loads[name].buffers
+            case = replace(loads[name], page=1 if is_one else page, seed=seed, checked_every=10)
             case = replace(case, gap=round(12 * STEPS / case.requests) - 6)
             got = {}
             for cache in ("rust", "blockwright")[:: 1 if seed % 2 else -1]:

@@ -61,6 +61,7 @@ def configure(**options: Any) -> None:
 
 
 ROWS = 12
+GRID = 16  # tokens between the states that a kernel can write as it passes them
 CONTEXT = 512
 VOCABULARY = 50
 
@@ -91,6 +92,9 @@ class Case:
     window_tokens: int = 0
     eagle: bool = False  # a draft writes, for each token, what depends on the next one too
     drafts: int = 0  # tokens that a step verifies, the last one included
+    states: int = 0  # slots for the states of recurrent layers
+    buffers: bool = False  # SGLang's "extra buffers": kernels write states as they pass them
+    lazy: bool = False  # of which each request has the second one only for a step
     checked_every: int = 1
 
 
@@ -152,6 +156,40 @@ class Worker:
         self.hashes: dict[str, list[int]] = {}
         self.eagle, self.draft_held = case.eagle, [0] * (case.tokens + case.page)
         self.accepted = torch.ones(0, dtype=torch.int64)
+        self.states, self.grid = [-1] * (case.states + 1), GRID
+
+    def copy(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Copy states, in the place of SGLang's pool."""
+        for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
+            self.states[target] = self.states[source]
+
+    def recur(self, batch: Any, rows: Any) -> None:
+        """Read the state of each request of a batch, then write it where SGLang says: in place, and for later ones."""
+        extends = batch.forward_mode.is_extend()
+        if extends and batch.mamba_clear_indices is not None:
+            for slot in batch.mamba_clear_indices.tolist():
+                self.states[slot] = 0
+        if extends and batch.mamba_cow_src_indices is not None:
+            self.copy(batch.mamba_cow_src_indices, batch.mamba_cow_dst_indices)
+        slots = rows.get_mamba_indices(batch.req_pool_indices).tolist()
+        kept = [] if batch.mamba_track_indices is None else batch.mamba_track_indices.tolist()
+        masks = (batch.mamba_prefill_track_mask_cpu if extends else batch.mamba_track_mask_cpu) or []
+        lengths = batch.mamba_track_seqlens_cpu or []
+        if len({*slots}) < len(slots) or 0 in slots:
+            self.seen.wrong.append(("states shared", slots))
+        for place, (req, slot) in enumerate(zip(batch.reqs, slots, strict=True)):
+            end = int(batch.seq_lens_cpu[place])
+            begin = batch.prefix_lens[place] if extends else end - 1
+            hashes = self.history(req, end)
+            self.seen.reads += 1
+            if self.states[slot] != (hashes[begin - 1] if begin else 0):
+                self.seen.wrong.append(("read a state", req.rid, begin, end))
+            self.states[slot] = hashes[end - 1]
+            if place < len(masks) and masks[place]:
+                stop = begin + (lengths[place] - begin) // self.grid * self.grid if extends else end
+                if kept[place] in (0, *slots):
+                    self.seen.wrong.append(("kept in a slot in use", req.rid, stop))
+                self.states[kept[place]] = hashes[stop - 1]
 
     def history(self, req: Any, end: int) -> list[int]:
         """Return the hashes of a request's tokens up to one; its own answers count as soon as they are sampled."""
@@ -165,6 +203,8 @@ class Worker:
     def run(self, batch: Any, rows: Any) -> list[int]:
         """Write the slots of a batch, then read all that it reads; return a token for each request."""
         extends = batch.forward_mode.is_extend()
+        if len(self.states) > 1:
+            self.recur(batch, rows)
         if not extends and batch.spec_info is not None:
             return self.verify(batch, rows, batch.spec_info.draft_token_num)
         slots, at, told = batch.out_cache_loc.tolist(), 0, []
@@ -285,6 +325,11 @@ def scheduler(case: Case, seen: Seen) -> Any:
         speculative_eagle_topk=1 if case.eagle else None,
         speculative_num_steps=case.drafts - 1 if case.eagle else None,
         speculative_num_draft_tokens=case.drafts or None,
+        mamba_radix_cache_strategy=("extra_buffer_lazy" if case.lazy else "extra_buffer")
+        if case.buffers
+        else "no_buffer",
+        mamba_track_interval=2 * GRID,
+        _mamba_cache_chunk_size=max(GRID, case.page) if case.buffers else 1,
     )
     logging.disable(logging.WARNING)
     from sglang.srt.disaggregation.utils import DisaggregationMode
@@ -314,10 +359,11 @@ def scheduler(case: Case, seen: Seen) -> Any:
         pending_member_rows=lambda batch: 0, commit_decode=lambda batch: set(), retire_group=lambda req: None
     )
     made = object.__new__(Scheduler)
+    model.hf_text_config = SimpleNamespace(mamba_chunk_size=GRID)
     off = (
         "enable_overlap_mlx enable_hierarchical_cache enable_priority_scheduling schedule_low_priority_values_first "
         "enable_hisparse enable_lora enable_hicache_storage enable_lmcache enable_unified_cache_external_linker "
-        "is_hybrid_ssm require_mlp_sync enable_continuous_input_polling"
+        "require_mlp_sync enable_continuous_input_polling"
     )
     none = (
         "dllm_config truncation_align_size min_free_slots_delayer decode_offload_manager hisparse_coordinator "
@@ -337,6 +383,7 @@ def scheduler(case: Case, seen: Seen) -> Any:
         token_to_kv_pool_allocator=allocator,
         page_size=case.page,
         is_hybrid_swa=case.window > 0,
+        is_hybrid_ssm=case.states > 0,
         model_config=model,
         enable_overlap=case.overlaps,
         enable_skip_finishing_decode=case.overlaps,
@@ -400,7 +447,7 @@ def context_of(case: Case, **fields: Any) -> Any:
     from sglang.srt.mem_cache.registry import TreeCacheBuildContext
     from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 
-    rows = ReqToTokenPool(ROWS, CONTEXT, "cpu", False)
+    rows = rows_of(case) if case.states else ReqToTokenPool(ROWS, CONTEXT, "cpu", False)
     memory = SimpleNamespace(device="cpu", mem_usage=0)
     if case.window:
         layers = {"swa_attention_layer_ids": [0], "full_attention_layer_ids": [1], "enable_memory_saver": False}
@@ -421,6 +468,8 @@ def context_of(case: Case, **fields: Any) -> Any:
         enable_kv_cache_events=case.events,
         sliding_window_size=case.window or None,
         is_eagle=case.eagle,
+        enable_mamba_extra_buffer=case.buffers,
+        enable_mamba_extra_buffer_lazy=case.lazy,
     )
     for name in fields.keys() & vars(params).keys():
         setattr(params, name, fields.pop(name))
@@ -428,7 +477,7 @@ def context_of(case: Case, **fields: Any) -> Any:
         "server_args": None,
         "params": params,
         "is_hybrid_swa": case.window > 0,
-        "is_hybrid_ssm": False,
+        "is_hybrid_ssm": case.states > 0,
         "enable_hierarchical_cache": False,
         "disable_radix_cache": False,
         "tp_worker": Nothing(),
@@ -438,6 +487,31 @@ def context_of(case: Case, **fields: Any) -> Any:
         "tp_group": None,
     }
     return TreeCacheBuildContext(**usual | fields)
+
+
+def rows_of(case: Case) -> Any:
+    """Make SGLang's rows for a model with recurrent layers, with a pool of states."""
+    from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateDType, Mamba2StateShape
+    from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
+
+    torch.Tensor.pin_memory = torch.Tensor.contiguous  # type: ignore[assignment]  # there is no device to copy to
+    sizes = dict.fromkeys("intermediate_size conv_dim ssm_state_size num_heads head_dim state_size".split(), 1)
+    shape = Mamba2StateShape(conv=[(1, 1)], temporal=(1, 1, 1), conv_kernel=2, **sizes)
+    return HybridReqToTokenPool(
+        size=ROWS,
+        mamba_size=case.states,
+        mamba_spec_state_size=ROWS,
+        max_context_len=CONTEXT,
+        device="cpu",
+        enable_memory_saver=False,
+        cache_params=Mamba2CacheParams(
+            shape=shape, layers=[0], dtype=Mamba2StateDType(conv=torch.float32, temporal=torch.float32)
+        ),
+        mamba_layer_ids=[0],
+        enable_mamba_extra_buffer=case.buffers,
+        enable_mamba_extra_buffer_lazy=case.lazy,
+        enable_overlap_schedule=case.overlaps,
+    )
 
 
 def request(rid: str, prompt: list[int], most: int, salt: str | None = None, logprobs_from: int = -1) -> Any:
@@ -515,9 +589,11 @@ def run(
 
     seen = Seen()
     made = scheduler(case, seen)
-    spoil(made)
     allocator, tree, rows = made.token_to_kv_pool_allocator, made.tree_cache, made.req_to_token_pool
     worker = Worker(case, allocator, seen)
+    if case.states:
+        rows.mamba_pool.copy_from = worker.copy
+    spoil(made)
     waiting = arrivals(case) if coming is None else list(coming)
     requests: list[Any] = []
     step, is_idle = 0, False
@@ -571,6 +647,12 @@ def run(
     return seen
 
 
+def slots_of(kv: Any) -> list[int]:
+    """Return the slots of states that a request holds."""
+    buffers = [] if kv.mamba_ping_pong_track_buffer is None else kv.mamba_ping_pong_track_buffer.tolist()
+    return [int(kv.mamba_pool_idx), *(slot for slot in buffers if slot > 0)]
+
+
 def process(made: Any, batch: Any, told: torch.Tensor, accepted: torch.Tensor) -> None:
     """Hand the tokens of a batch to SGLang."""
     result = Lacking(
@@ -593,6 +675,10 @@ def process(made: Any, batch: Any, told: torch.Tensor, accepted: torch.Tensor) -
 def pools(made: Any, case: Case) -> list[tuple[int, int, int]]:
     """Return of each pool how many slots it has, how many of them nobody holds, and how many are held by the tree."""
     allocator, tree = made.token_to_kv_pool_allocator, made.tree_cache
+    if case.states:
+        states = made.req_to_token_pool.mamba_allocator.available_size() + tree.mamba_evictable_size()
+        full = allocator.available_size() + tree.full_evictable_size()
+        return [(case.tokens, full, tree.full_protected_size()), (case.states, states, tree.mamba_protected_size())]
     if not case.window:
         return [(case.tokens, allocator.available_size() + tree.evictable_size(), tree.protected_size())]
     full = allocator.full_available_size() + tree.full_evictable_size()
@@ -605,15 +691,18 @@ def pools(made: Any, case: Case) -> list[tuple[int, int, int]]:
 
 def census(made: Any, case: Case) -> None:
     """Check that every page is free, cached, or of a request that runs: SGLang's sums, and the manager's laws."""
-    from sglang.srt.managers.scheduler_components.pool_stats_observer import kv_private_swa_tokens, kv_private_tokens
+    from sglang.srt.managers.scheduler_components.pool_stats_observer import (
+        kv_mamba_slots,
+        kv_private_swa_tokens,
+        kv_private_tokens,
+    )
 
     tree, rows = made.tree_cache, made.req_to_token_pool.req_to_token
     batches = [made.running_batch, made.last_batch, *(each[0] for each in made.result_queue)]
     reqs = [req for batch in batches if batch for req in batch.reqs] + [made.chunked_req]
     live = {id(req): req for req in reqs if req is not None and req.kv.holds_kv}
-    for (size, free, protected), private in zip(
-        pools(made, case), (kv_private_tokens, kv_private_swa_tokens), strict=False
-    ):
+    others = (lambda kv, page: kv_mamba_slots(kv)) if case.states else kv_private_swa_tokens
+    for (size, free, protected), private in zip(pools(made, case), (kv_private_tokens, others), strict=False):
         sums = free + protected + sum(private(req.kv, case.page) for req in live.values())
         assert sums == size, ("lost", size - sums)
     if case.cache != "blockwright":
@@ -623,7 +712,12 @@ def census(made: Any, case: Case) -> None:
         for req in live.values()
         for slot in rows[req.kv.req_pool_idx, : req.kv.kv_allocated_len].tolist()
     }
-    for layers, (size, free, _) in zip(tree.layers, pools(made, case), strict=True):
+    if case.states:
+        tree.states.manager.check()
+        assert not {*tree.states.allocator.free_slots.tolist()} & {
+            slot for req in live.values() for slot in slots_of(req.kv)
+        }
+    for layers, (size, free, _) in zip(tree.layers, pools(made, case), strict=False):
         layers.manager.check()
         tables = [layers.manager.get_block_ids(name)[0] for name in layers.manager.request_ids()]
         of_tables = {page for table in tables for page in table} - {0}

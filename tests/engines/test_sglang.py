@@ -31,6 +31,8 @@ Case = bed.Case
 WINDOWS = Case(tokens=1280, window=40, window_tokens=640, answer=100)
 DRAFTS = Case(tokens=1280, answer=120, drafts=5, conservativeness=0.05, gap=1, aborts=0.1)
 EAGLE = replace(DRAFTS, eagle=True)
+STATES = Case(tokens=960, states=40, page=1, answer=120, chunk=48, aborts=0.1, conservativeness=0.05, gap=1)
+BUFFERS = Case(tokens=1280, states=64, buffers=True, overlaps=True, aborts=0.1)
 CASES = {
     "roomy": Case(),
     "tight": Case(tokens=960, answer=120, aborts=0.1),
@@ -51,6 +53,10 @@ CASES = {
     "EAGLE": EAGLE,
     "EAGLE in windows": replace(WINDOWS, drafts=4, eagle=True, overlaps=True),
     "windows, chunks": Case(window=100, window_tokens=1600, policy="lpm", chunk=24, aborts=0.1),
+    "states": STATES,
+    "states, buffers": BUFFERS,
+    "states, lazy buffers": replace(BUFFERS, lazy=True, policy="lpm", chunk=48),
+    "states, mixed": replace(BUFFERS, mixes=True, overlaps=False, chunk=48),
 }
 
 
@@ -65,19 +71,23 @@ def _backend() -> None:
 def test_the_answers_are_those_of_sglang(name: str, page: int) -> None:
     """The same answers as with SGLang's default tree, no wrong read, nothing left, and as many hits."""
     case = replace(CASES[name], page=page)
+    if name == "states" and page > 1:
+        pytest.skip("SGLang keeps states with pages of one token only, without buffers")
     if name in ("tight", "retracted", "overlapping") and page == 1:
         case = replace(case, tokens=800)
     own, ours = bed.run(replace(case, cache="rust")), bed.run(case)
-    assert (own.wrong, ours.wrong) == ([], [])
-    assert ours.answers.keys() & own.answers.keys()
-    assert all(ours.answers[rid] == own.answers[rid] for rid in ours.answers.keys() & own.answers.keys())
+    # With mixed chunks SGLang's own tree names a state by its length rounded down to a page, and reads a wrong one.
+    is_wrong = name == "states, mixed" and page > 1
+    assert (bool(own.wrong), ours.wrong) == (is_wrong, [])
+    assert is_wrong or ours.answers.keys() & own.answers.keys()
+    assert is_wrong or all(ours.answers[rid] == own.answers[rid] for rid in ours.answers.keys() & own.answers.keys())
     assert (ours.left, ours.rows_left) == (0, 0)
     if name == "retracted":
         assert ours.retracted > 0
     print(f"{name}, pages of {page}: {ours.hits} hits, SGLang's {own.hits}; {ours.steps} steps, {own.steps}")
     # What a limit leaves to be computed again stays beside the pages that are cached; SGLang's tree folds the two. Hits
     # of windows vary in so short a run with the seed of Python's hashes, so that the walks compare them.
-    assert ours.hits > (0.9 if case.logprobs or case.window or case.eagle else 0.99) * own.hits
+    assert ours.hits > (0.9 if case.logprobs or case.window or case.eagle or case.states else 0.99) * own.hits
 
 
 # ---- faults
@@ -223,6 +233,47 @@ def windows_locked_for_ever(made: Any) -> None:
     made.tree_cache.unlock = forgets
 
 
+def states_ignored(made: Any) -> None:
+    """A hit is as long as its tokens are cached, and starts from the last state before."""
+    tree = made.tree_cache
+    used = tree._used
+
+    def longest(requests: Any, most: int, touches: bool = True) -> Any:
+        prefix = used(requests, most, touches)
+        if prefix.length:
+            prefix.hits[0], prefix.length = tree.manager.get_computed_blocks(requests[0], prefix.longest)
+        return prefix
+
+    tree._used = longest
+
+
+def states_kept_late(made: Any) -> None:
+    """What is published as the state of a prefix is that of more tokens, which the request has run since."""
+    keep = made.tree_cache.states.keep
+
+    def late(req: Any, request: Any, up_to: int) -> None:
+        req.kv.kv_committed_len -= req.finished()
+        keep(req, request, up_to - req.finished())
+        req.kv.kv_committed_len += req.finished()
+
+    made.tree_cache.states.keep = late
+
+
+def states_not_copied(made: Any) -> None:
+    """A checkpoint publishes a slot into which nothing was copied."""
+    made.req_to_token_pool.mamba_pool.copy_from = lambda sources, targets: None
+
+
+def states_held_for_ever(made: Any) -> None:
+    made.tree_cache.states.give_back = lambda req: None
+
+
+def another_buffer(made: Any) -> None:
+    """The buffer that is published is not the last one that was written."""
+    rows = made.req_to_token_pool
+    rows.get_mamba_ping_pong_keep_idx = lambda req: 1 - req.kv.mamba_last_track_idx
+
+
 TIGHT = Case(tokens=960, answer=120, conservativeness=0.05, gap=1, aborts=0.1, salts=True)
 FAULTS: dict[Callable[[Any], None], Case] = {
     locks_for_ever: TIGHT,
@@ -242,6 +293,11 @@ FAULTS: dict[Callable[[Any], None], Case] = {
     windows_locked_for_ever: WINDOWS,
     reserves_in_another_order: DRAFTS,
     next_tokens_ignored: EAGLE,
+    states_ignored: STATES,
+    states_kept_late: STATES,
+    states_not_copied: STATES,
+    states_held_for_ever: STATES,
+    another_buffer: BUFFERS,
 }
 
 
@@ -267,7 +323,9 @@ def test_a_planted_fault_is_noticed(spoil: Callable[[Any], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", dict.fromkeys(FAULTS.values()), ids=["salts", "limits", "images", "answers", "windows", "drafts", "eagle"]
+    "case",
+    dict.fromkeys(FAULTS.values()),
+    ids=["salts", "limits", "images", "answers", "windows", "drafts", "eagle", "states", "buffers"],
 )
 def test_without_a_fault_nothing_is(case: Any) -> None:
     assert noticed(case, lambda made: None) == ""
@@ -347,7 +405,8 @@ def test_a_prompt_of_one_token_has_no_next_one() -> None:
 
 REFUSED: dict[str, dict[str, Any]] = {
     "a sliding window that a draft": {"is_hybrid_swa": True, "draft_swa_window": 8},
-    "recurrent layers": {"is_hybrid_ssm": True},
+    "recurrent layers and a pool for sliding windows": {"is_hybrid_ssm": True, "is_hybrid_swa": True},
+    "the rows ReqToTokenPool": {"is_hybrid_ssm": True},
     "sparse attention": {"is_dsa": True},
     "--enable-hierarchical-cache": {"enable_hierarchical_cache": True},
     "--disable-radix-cache": {"disable_radix_cache": True},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
+from sglang.srt.mem_cache.allocator.mamba import MambaSlotAllocator
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 
 from blockwright.core.pool.pool import BlockPool
@@ -113,3 +114,45 @@ class BlockwrightAllocator(asking(PagedTokenToKVPoolAllocator)):  # type: ignore
 
 class BlockwrightWindowAllocator(asking(SWATokenToKVPoolAllocator)):  # type: ignore[misc]
     """What the allocator of two pools becomes; those of the pools themselves become `BlockwrightAllocator`."""
+
+
+class BlockwrightStateAllocator(MambaSlotAllocator):
+    """What the allocator of states becomes: a cached state that nobody holds is available."""
+
+    pool: BlockPool
+
+    def available_size(self) -> int:
+        """Return the slots that nobody holds."""
+        return self.pool.num_free
+
+    def alloc_group_begin(self, num_reqs: int) -> None:
+        """Do nothing: slots for requests that may not come would cost cached states."""
+
+    def alloc_group_end(self) -> None:
+        """Do nothing."""
+
+    def alloc(self, need_size: int) -> torch.Tensor | None:
+        """Return slots, or None."""
+        if need_size > self.pool.num_free:
+            return None
+        return self.slots([block.block_id for block in self.pool.get_new_blocks(need_size)])
+
+    def slots(self, blocks: list[int]) -> torch.Tensor:
+        """Return slots as SGLang has them."""
+        return torch.tensor(blocks, dtype=torch.int64, device=self.device)
+
+    def free(self, free_index: torch.Tensor) -> None:
+        """Let go of slots; the state of one that is published stays cached."""
+        self.pool.free_blocks(free_index.tolist())
+
+    @property
+    def free_slots(self) -> torch.Tensor:
+        """The slots that nobody holds, for SGLang's checks."""
+        return self.slots(self.pool.free_block_ids())
+
+    @free_slots.setter
+    def free_slots(self, _: Any) -> None:
+        """Pass over what the base class keeps."""
+
+    def clear(self) -> None:
+        """Do nothing: `BlockwrightCache.reset` has given everything back."""

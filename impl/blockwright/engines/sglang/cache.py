@@ -6,6 +6,7 @@ other pages: a page that was published twice stays with its request, as under vL
 
 Where a model has sliding windows, SGLang has a second pool for their layers, and a mapping from the slots of the first
 pool, which rows name, to slots of the second. Each pool then has a manager, and a hit is as long as both find it.
+Beside recurrent layers it has a pool of states, and a hit is as long as a state is cached (`states`).
 
 SGLang's calls for slots name no request. Who asks is learned from the call before it: `req_to_token_pool.alloc`, before
 a prefill, and `check_decode_capacity`, before a step of decoding.
@@ -40,6 +41,7 @@ from blockwright.core.pool.blocks import KVCacheBlocks
 from blockwright.engines.sglang import not_served
 from blockwright.engines.sglang.allocator import BlockwrightAllocator, BlockwrightWindowAllocator
 from blockwright.engines.sglang.layers import Layers, Peers, Served, pages_of
+from blockwright.engines.sglang.states import States
 
 _SEED = b"blockwright in SGLang"
 """Of the hashes in events, so that all of a deployment name a prefix alike."""
@@ -48,11 +50,11 @@ _SEED = b"blockwright in SGLang"
 class Prefix:
     """What a lookup found, which SGLang keeps as a request's ``last_node`` and locks: a hit in each pool."""
 
-    __slots__ = ("hits", "length")
+    __slots__ = ("hits", "length", "longest")
 
-    def __init__(self, hits: Sequence[KVCacheBlocks], length: int) -> None:
-        """Keep the hits for the request's slots."""
-        self.hits, self.length = hits, length
+    def __init__(self, hits: Sequence[KVCacheBlocks], length: int, longest: int = 0) -> None:
+        """Keep the hits for the request's slots; `longest` tokens are cached in the pool that rows name."""
+        self.hits, self.length, self.longest = hits, length, longest
 
     @property
     def pages(self) -> list[int]:
@@ -61,7 +63,7 @@ class Prefix:
 
 
 class BlockwrightCache(BasePrefixCache):
-    """A cache for one scheduler of SGLang: of full attention, and of sliding windows beside it."""
+    """A cache for one scheduler of SGLang: of full attention, and of sliding windows or recurrent layers beside it."""
 
     def __init__(self, params: Any) -> None:
         """Take over the allocator that SGLang has made, and make a manager of the pages of each of its pools."""
@@ -80,6 +82,8 @@ class BlockwrightCache(BasePrefixCache):
             self.layers.append(
                 Layers(1, window, allocator.size_swa, longest, eviction_order=self.peers, keep_wanted=False)
             )
+        self.states = States(rows, self.page_size, longest) if hasattr(rows, "mamba_allocator") else None
+        self.kinds = self.layers if self.states is None else [*self.layers, self.states]
         self._shift = int(params.is_eagle)
         """1 with EAGLE, whose draft writes into pages what depends on the next token, so that their keys hold it too:
         the manager's tokens begin with the second one, and the first one is part of the salt."""
@@ -118,8 +122,12 @@ class BlockwrightCache(BasePrefixCache):
         """Forget everything, requests included: SGLang flushes its cache."""
         for req in list(self.running.values()):
             self.on_release(req, checkpointed=False)
-        for layers in self.layers:
+        for layers in self.kinds:
             layers.manager.reset_prefix_cache()
+
+    def supports_mamba(self) -> bool:
+        """Return whether the model has recurrent layers."""
+        return self.states is not None
 
     def supports_swa(self) -> bool:
         """Return whether the model has sliding windows with a pool of their own."""
@@ -145,7 +153,7 @@ class BlockwrightCache(BasePrefixCache):
             # A prompt of one token has no second one, so that what follows it is not to be found.
             salt = repr((salt, tokens[0], None if len(tokens) > 1 else name))
             tokens = tokens[1:] or tokens
-        return [Request(name, tokens, cache_salt=salt, hasher=self._hasher) for _ in self.layers]
+        return [Request(name, tokens, cache_salt=salt, hasher=self._hasher) for _ in self.kinds]
 
     def match_prefix(self, params: Any) -> MatchResult:
         """Return what is cached of a waiting request; it counts as used now, as in SGLang's own tree."""
@@ -153,7 +161,10 @@ class BlockwrightCache(BasePrefixCache):
         most = len(key)
         if req is None or most < self.page_size:
             return self._found(self.root_node)
-        return self._found(self._used(self.known(req).requests, most))
+        prefix = self._used(self.known(req).requests, most)
+        if params.cow_mamba and prefix.length and self.states is not None:
+            self.states.start_from(req, prefix.hits[-1])
+        return self._found(prefix)
 
     def touch_prefix(self, key: Any) -> None:
         """Count what is cached of a key as used now."""
@@ -161,20 +172,22 @@ class BlockwrightCache(BasePrefixCache):
             self._used(self._requests("touched", key.token_ids, key), len(key))
 
     def _used(self, requests: list[Request], most: int, touches: bool = True) -> Prefix:
-        """Return the longest prefix that all pools have: where windows have less of it, as much as they have."""
-        hits, length = [], most
-        for layers, request in zip(self.layers, requests, strict=True):
+        """Return the longest prefix that all pools have: where another has less than the first, as much as it has."""
+        hits, length, longest = [], most, 0
+        for layers, request in zip(self.kinds, requests, strict=True):
             found = layers.manager.touch if touches else layers.manager.get_computed_blocks
             hit, length = found(request, length)
+            longest = longest or length
             if length == 0:
-                return self.root_node
+                return Prefix((), 0, longest)
             hits.append(hit)
         if len(hits) > 1:
             hits[0], length = self.manager.get_computed_blocks(requests[0], length)
-        return Prefix(hits, length)
+        return Prefix(hits, length, longest)
 
     def _found(self, prefix: Prefix) -> MatchResult:
-        return MatchResult(prefix.length, prefix, prefix, prefix)
+        branch = None if self.states is None else self.states.worth_keeping(prefix.length, prefix.longest)
+        return MatchResult(prefix.length, prefix, prefix, prefix, mamba_branching_seqlen=branch)
 
     def dfs_weight_order(self, node_handles: Sequence[Prefix]) -> list[int]:
         """Return the order of waiting requests depth first, those of the most wanted pages first."""
@@ -186,13 +199,13 @@ class BlockwrightCache(BasePrefixCache):
 
     def inc_lock_ref(self, node: Prefix) -> IncLockRefResult:
         """Hold the pages of a hit: from here on they are not available."""
-        for layers, hit in zip(self.layers, node.hits, strict=False):
+        for layers, hit in zip(self.kinds, node.hits, strict=False):
             layers.pool.touch(pages_of(hit))
         return IncLockRefResult()
 
     def dec_lock_ref(self, node: Prefix, params: Any = None) -> DecLockRefResult:
         """Let go of them."""
-        for layers, hit in zip(self.layers, node.hits, strict=False):
+        for layers, hit in zip(self.kinds, node.hits, strict=False):
             layers.pool.free_blocks(pages_of(hit)[::-1])
         return DecLockRefResult()
 
@@ -212,7 +225,7 @@ class BlockwrightCache(BasePrefixCache):
         if req.prefix_len < node.length:
             node = self._used(served.requests, req.prefix_len, touches=False)
             if node.length < req.prefix_len:
-                raise not_served("a part of a hit whose window is not cached", "report what asked for it")
+                raise not_served("a part of a hit whose window or state is not cached", "report what asked for it")
         served.hits = node.hits
         return self.path_device_indices(node)
 
@@ -325,8 +338,11 @@ class BlockwrightCache(BasePrefixCache):
 
     def checkpoint(self, req: Any, *, up_to: int, **kwargs: Any) -> None:
         """Let others find the pages that a request's first tokens fill."""
-        for layers, request in zip(self.layers, self.known(req).requests, strict=True):
+        requests = self.known(req).requests
+        for layers, request in zip(self.layers, requests, strict=False):
             layers.manager.cache_blocks(request, min(up_to, request.num_tokens))
+        if self.states is not None:
+            self.states.keep(req, requests[-1], up_to)
 
     def evict_sliding_windows(self, req: Any, pre_len: int, *, eviction_interval: int = 1) -> None:
         """Do nothing: the manager takes what no token reads any more, as it gives slots."""
@@ -337,8 +353,10 @@ class BlockwrightCache(BasePrefixCache):
     def on_release(self, req: Any, *, checkpointed: bool) -> None:
         """Give back the pages of a request that has ended or is retracted; it then comes back as a new one."""
         served, req.blockwright = req.blockwright, None
-        for layers, request in zip(self.layers, served.requests, strict=True):
+        for layers, request in zip(self.layers, served.requests, strict=False):
             layers.manager.free(request, preempted=not req.finished())
+        if self.states is not None:
+            self.states.give_back(req)
         self.running.pop(served.request.request_id, None)
 
     def evict(self, params: Any) -> EvictResult:
@@ -363,13 +381,21 @@ class BlockwrightCache(BasePrefixCache):
         own = sum(kv_private_swa_tokens(req.kv, self.page_size) for req in self.running.values())
         return int((pool.num_blocks - 1 - pool.num_free) * self.page_size - own)
 
+    def mamba_evictable_size(self) -> int:
+        """Return 0: what nobody holds is available."""
+        return 0
+
+    def mamba_protected_size(self) -> int:
+        """Return the states that are held for hits: all that are held, less those of requests that run."""
+        return 0 if self.states is None else self.states.num_held(self.running.values())
+
     def take_events(self) -> list[Any]:
         """Return what has become findable and what has gone since the last call, in SGLang's words."""
         return [_event(each) for each in self.manager.take_events()]
 
     def pretty_print(self) -> None:
         """Print a picture of the pages and tables."""
-        for layers in self.layers:
+        for layers in self.kinds:
             print(layers.manager.draw())
 
 

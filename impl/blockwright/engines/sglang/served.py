@@ -6,6 +6,7 @@ from typing import Any
 
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
+from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 from sglang.srt.runtime_context import get_disagg, get_exec, get_memory, get_parallel, get_serving, get_spec
 
 from blockwright.engines.sglang import NAME, not_served
@@ -22,11 +23,16 @@ def refuse(context: Any) -> None:
         UnsupportedError: names the option or the kind of model, and the remedy.
     """
     params, memory, parallel = context.params, get_memory(), get_parallel()
-    allocator = params.token_to_kv_pool_allocator
+    allocator, rows, recurs = params.token_to_kv_pool_allocator, params.req_to_token_pool, context.is_hybrid_ssm
     given = {
         "a sliding window that a draft, a replay or a ring of each request keeps otherwise": context.is_hybrid_swa
         and (params.draft_swa_window or params.decoder_swa_bounded_replay or not params.swa_gates_prefix_match),
-        "a model with recurrent layers, whose states SGLang's own tree copies,": context.is_hybrid_ssm,
+        "a model with recurrent layers and a pool for sliding windows": recurs and context.is_hybrid_swa,
+        "--speculative-algorithm with recurrent layers": recurs and get_spec().speculative_algorithm is not None,
+        "--mamba-max-states-per-path": recurs and get_exec().mamba.mamba_max_states_per_path >= 0,
+        "--enable-int8-mamba-checkpoint": recurs and getattr(rows, "mamba_ckpt_pool", None) is not None,
+        "--enable-linear-replayssm": recurs and get_exec().mamba.enable_linear_replayssm,
+        f"the rows {type(rows).__name__}": recurs and type(rows) is not HybridReqToTokenPool,
         "a model with DeepSeek's sparse attention": context.is_dsa,
         "an encoder-decoder model": getattr(context.model_config, "is_encoder_decoder", False),
         "--dllm-algorithm": get_exec().dllm.dllm_algorithm is not None,
