@@ -74,7 +74,7 @@ def is_rejected(before: State, action: Action, answer: ManagerOutcome) -> bool:
 
 def is_part_of_a_load(before: State, action: Action, answer: ManagerOutcome) -> bool:
     came = action.arguments[1] if kind_of(action) == "FinishLoad" and not answer.refusal else 0
-    return came > 0 and any(isinstance(each, Running) and each.loading > came for each in before.requests)
+    return came > 0 and any(isinstance(each, Running) and each.coming > came for each in before.requests)
 
 
 def is_carried(before: State, action: Action, answer: ManagerOutcome) -> bool:

@@ -54,11 +54,11 @@ def of_manager(state: State) -> Machine:
     held |= several("outside", state.pins)
     for slot, request in enumerate(state.requests):
         for at, group in groups:
-            tables[slot, at], tables["drafts", slot, at] = table_of(state, request, at, group), KEPT
+            tables[slot, at], tables["states", slot, at] = table_of(state, request, at, group), KEPT
             if isinstance(request, Running):
                 held |= {((slot, at), entry): block for entry, block in enumerate(request.tables[at])}
                 drafts = request.states[at] if request.states else ()
-                held |= {(("drafts", slot, at), entry): block for entry, block in enumerate(drafts)}
+                held |= {(("states", slot, at), entry): block for entry, block in enumerate(drafts)}
     beyond = range(state.config.num_blocks, len(blocks))  # the page has no end: what is unheld there is free
     free = frozenset((*state.queue, *(block for block in beyond if not counts[block])))
     return Machine(blocks, free, tables, held)

@@ -10,7 +10,7 @@ from .choices import Choice, legal_order
 from .effects import enqueue
 from .facts import certain, in_flight, owned, runs_ahead
 from .outcomes import Done, Outcome, Reason, Refusal
-from .page import acts, drafts_of, pins, tables_of
+from .page import acts, pins, states_of, tables_of
 from .publication import changed_flights, is_private, publish_blocks, publish_due_states, put_request, without_slot
 from .state import NULL, Absent, Fence, Running, State, Table, Waiting
 
@@ -25,11 +25,11 @@ def release_all(state: State, slot: int, successor: Absent | Waiting, choice: Ch
     steps, request = in_flight(state, slot), state.requests[slot]
     tables = owned(request) if isinstance(request, Running) else ()
     batch = tuple(tuple(block for block in table if block != NULL) for table in tables)
-    is_loading = isinstance(request, Running) and request.loading > 0
+    is_awaited = isinstance(request, Running) and request.coming > 0
     count = last_count(state, slot, has_run)
     done = publish_last(publish_due_states(state, slot) if has_run and not steps else state, slot, count)
     left, last = put_request(done, slot, successor), done.requests[slot]
-    names = (*tables_of(slot, len(tables)), *drafts_of(slot, len(tables)))
+    names = (*tables_of(slot, len(tables)), *states_of(slot, len(tables)))
     held = (*request.tables, *request.states) if isinstance(request, Running) else ()
     waits = pins("hold", "fences", sum(batch, ()))
     whose, resumes = request.prefix[0] if isinstance(request, Running) else 0, isinstance(successor, Waiting)
@@ -39,7 +39,7 @@ def release_all(state: State, slot: int, successor: Absent | Waiting, choice: Ch
     drops, due = waits + acts("drop", names[: len(held)], held), without_slot(left.due, slot)
     fences, flights = (*state.fences, fence), changed_flights(state, slot, lambda flight: replace(flight, slot=None))
     fenced = replace(left, flights=flights, fences=fences, due=due, steps=left.steps + drops)
-    return Done(fenced) if steps or is_loading else return_fenced(fenced, (fence,), choice)
+    return Done(fenced) if steps or is_awaited else return_fenced(fenced, (fence,), choice)
 
 
 def return_fenced(state: State, due: tuple[Fence, ...], choice: Choice) -> Outcome:

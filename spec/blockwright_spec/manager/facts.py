@@ -2,7 +2,7 @@
 
 from operator import add
 
-from ..reads import Ahead, Cross, Group, Mamba, Prefix, entries, entries_ahead
+from ..reads import Ahead, Cross, Group, Mamba, Prefix, entries, entries_ahead, num_states
 from .state import Config, Content, Hit, Running, State, Table
 
 
@@ -18,12 +18,12 @@ def span(config: Config, group: Group) -> int:
 
 def recurrent(config: Config) -> bool:
     """Return whether some group keeps a recurrent state, which cannot run ahead of the known tokens nor go back."""
-    return draft_states(config) is not None
+    return goes_back(config) is not None
 
 
-def draft_states(config: Config) -> int | None:
-    """Return the drafts that every recurrent layer can take back, or None where there is no recurrent layer."""
-    return min((group.kind.drafts for group in config.groups if isinstance(group.kind, Mamba)), default=None)
+def goes_back(config: Config) -> int | None:
+    """Return how many tokens every recurrent layer can take back, or None where there is no recurrent layer."""
+    return min((num_states(group.kind) for group in config.groups if isinstance(group.kind, Mamba)), default=None)
 
 
 def runs_ahead(config: Config) -> bool:
@@ -79,8 +79,8 @@ def resumed(prefix: Prefix, end: int) -> int:
 
 
 def certain(request: Running) -> int:
-    """Return the end of the tokens with slots that are no drafts: where a recurrent state stopped (MAMBA-3)."""
-    return request.written - request.drafts
+    """Return the end of the tokens with slots that hold for certain: where a recurrent state stopped (MAMBA-3)."""
+    return request.written - request.uncertain
 
 
 def in_flight(state: State, slot: int) -> tuple[int, ...]:
@@ -88,11 +88,11 @@ def in_flight(state: State, slot: int) -> tuple[int, ...]:
     return tuple(at for at, step in enumerate(state.flights) if any(flight.slot == slot for flight in step))
 
 
-def is_loading(state: State, slot: int) -> bool:
-    """Return whether a load of a request is on its way, though the request may have ended since."""
+def is_coming(state: State, slot: int) -> bool:
+    """Return whether something of a request is on its way from elsewhere, though it may have ended since."""
     request = state.requests[slot]
     fenced = any(fence.step is None and fence.slot == slot for fence in state.fences)
-    return fenced or (isinstance(request, Running) and request.loading > 0)
+    return fenced or (isinstance(request, Running) and request.coming > 0)
 
 
 def key(state: State, block: int) -> Content | None:

@@ -35,7 +35,6 @@ class Resizable(Chapter):
     first: Config | None = None
 
     def begin(self, state: State) -> State:
-        """Return a new manager with blocks beyond its end."""
         config = state.config
         own = replace(self, first=config)
         chapters = tuple(own if each is self else each for each in config.chapters)

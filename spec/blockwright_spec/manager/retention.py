@@ -30,7 +30,6 @@ class Marking(Chapter):
     """What tells candidates apart by their marks."""
 
     def begin(self, state: State) -> State:
-        """Mark no block."""
         return replace(state, memory=Memory((Mark(),) * len(state.contents)))
 
     def hear(self, state: State, steps: Acts) -> State:
@@ -44,7 +43,6 @@ class Marking(Chapter):
         return put(state, marks | held) if marks or held else state
 
     def order(self, state: State, queue: Table, taker: Hashable, count: int) -> Table:
-        """Return the free blocks by what is remembered of them."""
         return in_order(state, taker, count)
 
 
@@ -67,7 +65,6 @@ class Retention(Marking):
         return state
 
     def end(self, config: Config, request: Running, resumes: bool, count: int) -> Wish:
-        """Return what was said of a request."""
         return notes_of(request).wish
 
     def release(self, state: State, batch: tuple[Table, ...], order: Table, said: Wish | None) -> State:
@@ -79,7 +76,6 @@ class Retention(Marking):
         return guard_last(state, tuple(block for block in freed if key(state, block) is not None))
 
     def fork(self, request: Running) -> Running:
-        """Nothing was said of a fork."""
         return replace(request, notes=replace(notes_of(request), wish=UNSAID))
 
 

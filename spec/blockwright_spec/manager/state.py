@@ -76,13 +76,14 @@ class Running:
     `computed` are known and given slots, those up to `written` are given slots, known or not. `published` is, per
     group, the number of leading entries that have been looked at for publication.
 
-    `states` are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step, all
-    its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token count
-    of the last steps without a gap: from there on each step leaves the state at the last block end that it passes. At
-    `inside` tokens, if not 0, a step left states of recurrent layers besides those at its end. `beside` counts what is
-    read by layers that read no token; `loading` tokens after the written ones are on their way from elsewhere. The last
-    step put publication off if `is_delayed`; a request that `is_lost` holds what was given up before it was written; if
-    `is_inside`, it was trimmed where no recurrent state stands. Within `folded` tokens duplicates were folded.
+    `states` are, per group, the blocks for states beside its table; `uncertain` counts its last slots that may not
+    hold, all unknown ones unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token
+    count of the last steps without a gap: from there on each step leaves the state at the last block end that it
+    passes. At `inside` tokens, if not 0, a step left states of recurrent layers besides those at its end. `beside`
+    counts what is read by layers that read no token; `coming` tokens after the written ones are on their way from
+    elsewhere. The last step put publication off if `is_delayed`; a request that `is_lost` holds what was given up
+    before it was written; if `is_inside`, it was trimmed where no recurrent state stands. Within `folded` tokens
+    duplicates were folded.
     """
 
     prefix: Prefix
@@ -94,11 +95,11 @@ class Running:
     trimmed: int = 0
     notes: Any = None
     states: tuple[Table, ...] = ()
-    drafts: int = 0
+    uncertain: int = 0
     saved: int = 0
     inside: int = 0
     beside: int = 0
-    loading: int = 0
+    coming: int = 0
     is_delayed: bool = False
     is_lost: bool = False
     is_inside: bool = False
@@ -112,14 +113,14 @@ Request = Absent | Waiting | Running
 class Flight:
     """What a step in flight does for one request: it computes the tokens start..stop-1 on these tables.
 
-    `slot` is None once the request has ended or was preempted; `drafts` of the tokens may still be rejected.
+    `slot` is None once the request has ended or was preempted; `uncertain` of the tokens may still be rejected.
     """
 
     slot: int | None
     start: int
     stop: int
     tables: tuple[Table, ...]
-    drafts: int = 0
+    uncertain: int = 0
 
 
 @dataclass(frozen=True, slots=True)

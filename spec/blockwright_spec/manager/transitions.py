@@ -125,8 +125,8 @@ def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: in
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
-    drafts = request.written - request.computed if request.computed == len(request.prefix[1]) else 0
-    if accepted > min(len(tokens), 0 if state.config.overlaps else drafts):
+    unknown = request.written - request.computed if request.computed == len(request.prefix[1]) else 0
+    if accepted > min(len(tokens), 0 if state.config.overlaps else unknown):
         return Refusal(Reason.UNWRITTEN)
     # EFFECT
     longer = request.prefix[0], request.prefix[1] + tokens

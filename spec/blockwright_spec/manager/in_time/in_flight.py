@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..choices import Choice
 from ..effects import write_tokens
 from ..ending import release_all, return_fenced
-from ..facts import is_loading, recurrent, resumed
+from ..facts import is_coming, recurrent, resumed
 from ..outcomes import Done, Outcome, Reason, Refusal, transition
 from ..publication import changed_flights, publish_count, publish_due_states, put_request
 from ..state import Flight, Running, State, Waiting
@@ -40,7 +40,7 @@ def settle(state: State, rejected: Rejected, choice: Choice) -> Outcome:
     # REFUSE
     if not state.flights:
         return Refusal(Reason.NO_STEP)
-    drafts = {flight.slot: flight.drafts for flight in state.flights[0]}
+    drafts = {flight.slot: flight.uncertain for flight in state.flights[0]}
     if any(not 0 <= count <= drafts.get(slot, -1) for slot, count in rejected):
         return Refusal(Reason.NOT_REJECTED)
     # EFFECT
@@ -69,12 +69,12 @@ def land(state: State, flight: Flight, rejected: dict[int, int]) -> State:
         settled=flight.stop - back,
         computed=min(request.written - back, known),
         written=request.written - back,
-        drafts=request.drafts if ahead else request.drafts - back,
+        uncertain=request.uncertain if ahead else request.uncertain - back,
     )
     after = put_request(replace(state, flights=flights), slot, kept)
     if not state.config.settles:
         return after if ahead else publish_due_states(after, slot)
-    return publish_count(after, slot, min(kept.settled, known), flight.stop - flight.drafts)
+    return publish_count(after, slot, min(kept.settled, known), flight.stop - flight.uncertain)
 
 
 @transition
@@ -89,15 +89,15 @@ def finish_load(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     """
     # REFUSE
     request = state.requests[slot]
-    if not is_loading(state, slot) or count < 0 or (isinstance(request, Running) and count > request.loading > 0):
+    if not is_coming(state, slot) or count < 0 or (isinstance(request, Running) and count > request.coming > 0):
         return Refusal(Reason.NO_LOAD)
     # EFFECT
-    if not isinstance(request, Running) or request.loading == 0:
+    if not isinstance(request, Running) or request.coming == 0:
         due = tuple(fence for fence in state.fences if fence.step is None and fence.slot == slot)
         return return_fenced(state, due, choice)
-    stop, end = request.written + count, request.written + request.loading
+    stop, end = request.written + count, request.written + request.coming
     done = resumed(request.prefix, stop)
-    came = replace(request, settled=done, computed=done, written=done, loading=0)
+    came = replace(request, settled=done, computed=done, written=done, coming=0)
     left = done if stop == end or not recurrent(state.config) else None
     after = publish_count(write_tokens(state, slot, came, request.written, stop == end), slot, done, left)
     return Done(after) if stop == end else release_all(after, slot, Waiting(request.prefix), choice, left is not None)

@@ -5,7 +5,7 @@ from functools import cache
 
 from ...reads import Prefix
 from ..demand import Step
-from ..facts import draft_states, is_loading
+from ..facts import goes_back, is_coming
 from ..hits import found
 from ..lru import LRU
 from ..outcomes import Done, Fits, Outcome, Plan, Reason, Refusal, When
@@ -21,7 +21,7 @@ from .outside import let_go
 
 def law_head_is_served(state: State) -> bool:
     """LIVE-1: once all others are gone and nothing is in flight, a waiting request fits, or never could, hit or not."""
-    is_waiting = any(isinstance(each, Waiting) or is_loading(state, slot) for slot, each in enumerate(state.requests))
+    is_waiting = any(isinstance(each, Waiting) or is_coming(state, slot) for slot, each in enumerate(state.requests))
     if not (is_waiting or state.flights or state.fences or state.copies or state.pins):
         return True  # REF-1 says it: whatever is released is free
     alone = quiet(state)
@@ -74,7 +74,7 @@ def law_hit_fits(state: State) -> bool:
     """
     config = state.config
     ready = replace(state, flights=((),)) if config.overlaps else state
-    most = draft_states(config)
+    most = goes_back(config)
     return len(state.queue) < config.num_blocks - 1 or not any(
         is_too_much(plan_admission(waits, 0, hit, rest), fits_alone(config, prefix, whole))
         for prefix in asked(state)

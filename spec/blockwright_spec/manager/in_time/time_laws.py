@@ -1,7 +1,7 @@
 """Part one, chapter 36: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Ahead, Cross, Mamba, cut, dead, entries, writes
-from ...reads import drafts_beside as beside
+from ...reads import states_beside as beside
 from ..facts import certain, entries_of_states, heads, key, keys_of, running, sharers, span
 from ..hits import found
 from ..keys import end_of, num_ahead, stride, upto
@@ -56,7 +56,7 @@ def law_found_is_settled(state: State) -> bool:
         for step in state.flights
         for flight in step
         for group, table in zip(state.config.groups, flight.tables, strict=True)
-        for place in writes(group.kind, flight.start, flight.stop - flight.drafts * isinstance(group.kind, Mamba))
+        for place in writes(group.kind, flight.start, flight.stop - flight.uncertain * isinstance(group.kind, Mamba))
         for block in (table[place // span(state.config, group)],)
         if block != NULL
         for content in keys_of(state, block)
@@ -69,7 +69,7 @@ def law_load_is_hidden(state: State) -> bool:
         (is_private(state.config, request) or request.published[at] * group.block_size <= request.written)
         and not any(flight.slot == slot for step in state.flights for flight in step)
         for slot, request in enumerate(state.requests)
-        if isinstance(request, Running) and request.loading > 0
+        if isinstance(request, Running) and request.coming > 0
         for at, group in enumerate(state.config.groups)
     )
 
@@ -79,7 +79,7 @@ def law_load_has_own_blocks(state: State) -> bool:
     return all(
         sharers(state, block) == 1 and not keys_of(state, block)
         for request in running(state)
-        if request.loading > 0
+        if request.coming > 0
         for at, group in enumerate(state.config.groups)
         for block in request.tables[at][request.written // span(state.config, group) :]
         if block != NULL
@@ -90,7 +90,7 @@ def law_drafts_have_states(state: State) -> bool:
     """MAMBA-3: a request has the states of its recurrent layers' drafts from its start, and drafts no further."""
     return all(
         len(request.states[at]) == beside(group.kind)
-        and (not beside(group.kind) or request.drafts <= beside(group.kind))
+        and (not beside(group.kind) or request.uncertain <= beside(group.kind))
         for request, at, group, _ in tables(state)
     )
 
