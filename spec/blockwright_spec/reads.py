@@ -240,8 +240,7 @@ def longest_hit(
 def shows(group: Group, at: int, content: tuple[int, Prefix] | None, prefix: Prefix, position: int) -> bool:
     """Return whether a block with this content serves the read of `position` of `prefix` in group number `at` (READ-1).
 
-    The content is that group's, ends inside the block, covers the position, and equals the prefix so far; a state ends
-    exactly there.
+    The content is that group's, ends inside the block, covers the position, and equals the prefix; a state ends there.
     """
     end = len(content[1][1]) if content else 0
     covered = end == position + 1 if isinstance(group.kind, Mamba) else end > position

@@ -103,7 +103,7 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         facts = trimmed, counts, more, request.published, slot in state.due, said if known.marks else (), lengths
         settled = request.settled if names.gives_up else -1
         return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request), settled
-    loading = bool(state.fences) and is_coming(state, slot)
+    loading = bool(state.batches) and is_coming(state, slot)
     if isinstance(request, Waiting):
         found = tuple([marks[block] for table in request.hit.tables for block in table])
         return 1, names.number(request.prefix), found, request.hit.junction, loading
@@ -181,15 +181,15 @@ def ordered(
     ]
     known = memory_of(state)
     time: list[Any] = [len(state.flights)] if state.config.overlaps else []
-    for fence in state.fences:
-        owner = slots.index(fence.slot) if fence.step is None else -1
+    for fence in state.batches:
+        owner = slots.index(fence.slot) if fence.is_coming else -1
         blocks = [[labels.setdefault(block, len(labels)) for block in table] for table in fence.tables]
         wish = next((each for each in fence.said if isinstance(each, Wish)), UNSAID)
         left = next((each for each in fence.said if isinstance(each, Leaving)), NOTHING_LEFT)
         said = (fence.extra, wish.tokens, wish.priority, wish.until - known.now, wish.first or 0)
         parts = left.passing, left.prompt, left.output, left.asked
         leaving = [sorted([labels[block] for block in part]) for part in parts]
-        time.append((-1 if fence.step is None else fence.step, owner, blocks, (said, leaving) if known.marks else ()))
+        time.append((-1 if fence.is_coming else fence.until, owner, blocks, (said, leaving) if known.marks else ()))
     time += [(group, *[labels.setdefault(block, len(labels)) for block in ends]) for group, *ends in state.copies]
     time += [slots.index(slot) for slot in state.due]
     times = Counter(state.pins)

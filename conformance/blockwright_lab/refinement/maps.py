@@ -48,8 +48,8 @@ def of_manager(state: State) -> Machine:
         Block(counts[block] if block != NULL else 0, content, keys.get(block))
         for block, content in enumerate(state.contents)
     )
-    tables: dict[Hashable, Table] = {"fences": KEPT}
-    held = several("fences", (block for fence in state.fences for table in fence.tables for block in table))
+    tables: dict[Hashable, Table] = {"batches": KEPT}
+    held = several("batches", (block for fence in state.batches for table in fence.tables for block in table))
     held |= several("copies", (block for _, source, target in state.copies for block in (source, target)))
     held |= several("outside", state.pins)
     for slot, request in enumerate(state.requests):

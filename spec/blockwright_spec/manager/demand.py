@@ -1,10 +1,9 @@
 """Part one, chapter 20: what else a step may ask for: drafts, a load, an encoder's tokens, a checkpoint.
 
-The last of its tokens may be drafts, which hold or not: a recurrent layer keeps a state for each, to go back to
-(MAMBA-3). Tokens that are kept elsewhere are loaded: they come alone (chapter `in_time.in_flight`). Slots ahead, still
-empty, are for drafts to come. An encoder's output comes whole with the admission, and stays (CROSS-1). With a
-checkpoint, a step over a prompt leaves the recurrent state at the last block end before its own, which others are more
-likely to hit (MAMBA-7).
+The last of its tokens may be drafts, which hold or not: a recurrent layer has a state to go back to (MAMBA-3). Tokens
+that are kept elsewhere are loaded: they come alone (chapter `in_time.in_flight`). Slots ahead, still empty, are for
+drafts to come. An encoder's output comes whole with the admission, and stays (CROSS-1). With a checkpoint, a step over
+a prompt leaves the recurrent state at the last block end before its own, which others may hit (MAMBA-7).
 """
 
 from dataclasses import dataclass

@@ -55,8 +55,7 @@ class Keeping(Marking):
     def release(self, state: State, batch: tuple[Table, ...], order: Table, said: Any) -> State:
         """Mark blocks that were let go of as passing or not; the last of them go as ordinary ones do (POLICY-4).
 
-        The last request that held a block decides: a copy or a connector that holds it longer does not. Only free
-        blocks are tips.
+        The last request that held a block decides, not a copy or a connector. Only free blocks are tips.
         """
         free = {block for block in order if holders(state, block) == 0 and key(state, block) is not None}
         for block in order if said is not None else ():

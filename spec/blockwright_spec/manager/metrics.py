@@ -46,8 +46,7 @@ class Life:
 class Counts(NamedTuple):
     """Counts since the start: tokens, except `resumed` requests and `preemptions`.
 
-    `local`, `external` and `computed` are the sources of prompts, and `again_local` and so on those of what requests
-    know that are admitted again.
+    `local`, `external` and `computed` are the sources of prompts, and `again_local` and so on those of the readmitted.
     """
 
     queries: int = 0

@@ -5,7 +5,7 @@ in `State.steps`, and its outcome carries them (`Done.steps`). So whoever wants 
 what is evicted, counted, copied or hit follows from the steps (chapter `told`), and no transition reports it apart.
 
 The tables of a request have the names `(slot, group)`, and ``("states", slot, group)`` for states beside them. Other
-holders have a place for each block: ``("fences", block)``, ``("copies", block)`` and ``("outside", block)``.
+holders have a place for each block: ``("batches", block)``, ``("copies", block)`` and ``("outside", block)``.
 """
 
 from collections.abc import Hashable, Iterable

@@ -118,12 +118,12 @@ def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> 
 
 
 def num_waiting(state: State) -> int:
-    """Count the blocks that only fences hold: no request has them, but a step in flight or a load touches them still.
+    """Count the blocks that only batches hold: no request has them, but chapters keep them a while.
 
     An engine that misses no more blocks than these preempts nobody: it waits (LIVE-2).
     """
-    fenced = [block for fence in state.fences for table in fence.tables for block in table if block != NULL]
-    return sum(comes_free(state, block, fenced.count(block)) for block in set(fenced))
+    kept = [block for batch in state.batches for table in batch.tables for block in table if block != NULL]
+    return sum(comes_free(state, block, kept.count(block)) for block in set(kept))
 
 
 def num_kept(config: Config, start: Running, begin: int) -> int:

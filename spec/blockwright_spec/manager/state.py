@@ -80,10 +80,9 @@ class Running:
     hold, all unknown ones unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token
     count of the last steps without a gap: from there on each step leaves the state at the last block end that it
     passes. At `inside` tokens, if not 0, a step left states of recurrent layers besides those at its end. `beside`
-    counts what is read by layers that read no token; `coming` tokens after the written ones are on their way from
-    elsewhere. The last step put publication off if `is_delayed`; a request that `is_lost` holds what was given up
-    before it was written; if `is_inside`, it was trimmed where no recurrent state stands. Within `folded` tokens
-    duplicates were folded.
+    counts what is read by layers that read no token; `coming` tokens after the written ones come from elsewhere. The
+    last step put publication off if `is_delayed`; a request that `is_lost` holds what was given up before it was
+    written; if `is_inside`, it was trimmed where no recurrent state stands. Duplicates in `folded` tokens were folded.
     """
 
     prefix: Prefix
@@ -124,18 +123,18 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
-    """Blocks that their request gave up while something still touches them, given per group.
+class Batch:
+    """Blocks that the request in `slot` let go of at once, given per group; they are still to be released.
 
-    They return when the step in flight numbered `step`, oldest 0, is settled, or, without one, when the load of the
-    request in `slot` has ended; `extra` are its extra keys, and `said` is what chapters say of the blocks.
+    `extra` are its extra keys, `said` what chapters say; one may keep it `until` then, or while something `is_coming`.
     """
 
-    step: int | None
     slot: int
     tables: tuple[Table, ...]
     extra: Hashable = 0
     said: tuple[Any, ...] = ()
+    until: Any = None
+    is_coming: bool = False
 
 
 Copy = tuple[int, int, int]
@@ -148,10 +147,10 @@ class State:
 
     `queue` holds the free blocks, first to be taken first; `contents` what was written to each, or None; `keys` the
     published blocks with what they are published as, oldest publication first; `requests` one entry for each of their
-    names; `flights` the steps in flight, oldest first; `fences` what waits for them; `copies` what the engine must copy
-    before its next step, oldest first; `due` the slots of requests with a recurrent state to be published once their
-    last step has run, oldest first; `pins` the blocks that no table holds, as often as they are held; `memory` what
-    chapters remember; `steps` those of a transition that is under way.
+    names; `flights` the steps in flight, oldest first; `batches` what is still to be released; `copies` what the engine
+    must copy before its next step, oldest first; `due` the slots of requests with a recurrent state to be published
+    once their last step has run, oldest first; `pins` the blocks that no table holds, as often as they are held;
+    `memory` what chapters remember; `steps` those of a transition that is under way.
     """
 
     config: Config
@@ -160,7 +159,7 @@ class State:
     keys: tuple[tuple[int, Content], ...]
     requests: tuple[Request, ...]
     flights: tuple[tuple[Flight, ...], ...] = ()
-    fences: tuple[Fence, ...] = ()
+    batches: tuple[Batch, ...] = ()
     copies: tuple[Copy, ...] = ()
     due: tuple[int, ...] = ()
     pins: tuple[int, ...] = ()

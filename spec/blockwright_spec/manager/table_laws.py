@@ -150,7 +150,7 @@ def computing(state: State) -> tuple[Running, ...]:
 def common_prefix_blocks(state: State, slot: int, group: int, num_running: int) -> int:
     """Count the leading blocks of a group that are in the tables of exactly `num_running` requests that compute.
 
-    None unless all is read. Whatever else holds a block (a load, a fence, a copy, the engine itself) reads no prefix.
+    None unless all is read. Whatever else holds a block (a load, a batch, a copy, the engine itself) reads no prefix.
     """
     request, others = state.requests[slot], computing(state)
     is_full = isinstance(state.config.groups[group].kind, Full)

@@ -4,6 +4,7 @@ All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what 
 the model run in the order of the calls, so that tokens count as written by the call that gives them slots.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..reads import Prefix
@@ -23,6 +24,9 @@ from .state import NULL, Absent, Hit, Running, State, Waiting
 
 Ask = tuple[int, int, Step]
 """One request of a batch: its slot, its computed tokens, and the step."""
+
+Ending = Callable[[State, int, Absent | Waiting, Choice], Outcome]
+"""How a request lets go of its blocks (chapter `ending`); with steps in flight and loads, in time."""
 
 
 @transition
@@ -219,22 +223,22 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
 
 
 @transition
-def release(state: State, slot: int, choice: Choice) -> Outcome:
+def release(state: State, slot: int, choice: Choice, end: Ending = release_all) -> Outcome:
     """End a request and release its blocks: ``free``; nothing happens to one that is not there."""
     # CHOOSE
-    return release_all(state, slot, Absent(), choice)
+    return end(state, slot, Absent(), choice)
     # SAME: keys, contents of published blocks, other requests.
 
 
 @transition
-def preempt(state: State, slot: int, choice: Choice) -> Outcome:
+def preempt(state: State, slot: int, choice: Choice, end: Ending = release_all) -> Outcome:
     """Take a running request's blocks and have it wait again: ``free``, and the engine's own count back to 0."""
     # REFUSE
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
     # CHOOSE, EFFECT
-    return release_all(state, slot, Waiting(request.prefix), choice)
+    return end(state, slot, Waiting(request.prefix), choice)
     # SAME: keys, contents of published blocks, other requests.
 
 

@@ -155,8 +155,7 @@ def held_alone(state: State, slot: int) -> frozenset[int]:
 def law_preemption_frees_its_own(before: State, done: Done) -> bool:
     """ALONE-1: a request that ends or is preempted gives back exactly the blocks that it held alone, if need be later.
 
-    Later is when the step in flight or the load has ended that still touches them. So one that shares all its blocks
-    with forks gives nothing back.
+    Later is when no step in flight or load touches them any more. One that shares all with forks gives nothing back.
     """
     after = done.state
     ended = tuple(
@@ -166,7 +165,7 @@ def law_preemption_frees_its_own(before: State, done: Done) -> bool:
     )
     if not ended:
         return True
-    fences = tuple(fence for fence in after.fences if fence not in before.fences)
+    fences = tuple(fence for fence in after.batches if fence not in before.batches)
     later = {block for fence in fences for table in fence.tables for block in table if comes_free(after, block)}
     freed = frozenset(after.queue) - frozenset(before.queue) | later
     return all(freed == held_alone(before, slot) for slot in ended)

@@ -39,9 +39,9 @@ def law_flights_follow(state: State) -> bool:
 
 def law_fence_has_its_step(state: State) -> bool:
     """FENCE-1: what waits behind a fence waits for a step in flight, or for a load that has not ended."""
-    return all(fence.step is None or 0 <= fence.step < len(state.flights) for fence in state.fences) and (
-        len({fence.slot for fence in state.fences if fence.step is None})
-        == sum(fence.step is None for fence in state.fences)
+    return all(fence.is_coming or 0 <= fence.until < len(state.flights) for fence in state.batches) and (
+        len({fence.slot for fence in state.batches if fence.is_coming})
+        == sum(fence.is_coming for fence in state.batches)
     )
 
 
@@ -150,8 +150,7 @@ def law_copies_commute(state: State) -> bool:
 def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
     """COPY-2: a copy is made from a block that another request keeps, or that is published, and leaves it as it was.
 
-    Or from one of which a copy is to come already. A state that is about to be written over is copied for its key alone
-    (UNIT-7).
+    Or from one of which a copy is to come. A state that is to be written over is copied for its key alone (UNIT-7).
     """
     saved, sources = saving(done), {source for _, source, _ in before.copies}
     return all(
