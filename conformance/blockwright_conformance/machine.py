@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, note, seed, settings, stat
 from hypothesis import strategies as st
 from hypothesis.errors import FlakyStrategyDefinition
 
-from blockwright_spec.manager.facts import is_loading, runs_ahead
+from blockwright_spec.manager.facts import is_coming, runs_ahead
 from blockwright_spec.manager.state import Absent, Running, State, Waiting
 from blockwright_spec.manager.told import evicted
 from blockwright_spec.reads import Prefix
@@ -267,8 +267,8 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
     def free_slot(self, pick: int) -> int | None:
         """Return a slot for a new request: the first that is free, or one that something is still loaded for."""
         slots = [slot for slot, each in enumerate(self.state.requests) if isinstance(each, Absent)]
-        usual = [slot for slot in slots if not is_loading(self.state, slot)][:1]
-        slots = usual + [slot for slot in slots if is_loading(self.state, slot)]
+        usual = [slot for slot in slots if not is_coming(self.state, slot)][:1]
+        slots = usual + [slot for slot in slots if is_coming(self.state, slot)]
         return slots[pick % len(slots)] if slots else None
 
     def admitted(self, kind: Any, prompt: int, pick: int, external: bool = False) -> Any:
@@ -384,7 +384,7 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
         found = [each for each in KINDS["FinishLoad"].allowed(self.world.scope, self.state) if each.slot == load]
         if found:
             self.act(found[pick % len(found)])
-        return load if found and is_loading(self.state, load) else stateful.multiple()
+        return load if found and is_coming(self.state, load) else stateful.multiple()
 
     # ---- the manager as a whole
 

@@ -97,9 +97,9 @@ class Plane:
     def load(self, before: State, slot: int, count: int) -> None:
         """Write what came of a load, before the request gives its blocks up if that was not all."""
         request = before.requests[slot]
-        if isinstance(request, Running) and request.loading:
+        if isinstance(request, Running) and request.coming:
             stop = min(request.written + count, len(request.prefix[1]))
-            self.fill(slot, request, request.written, stop, states=count == request.loading)
+            self.fill(slot, request, request.written, stop, states=count == request.coming)
 
     def keep(self, slot: int, request: Any) -> None:
         if not isinstance(request, Running):
@@ -119,7 +119,7 @@ class Plane:
             found = old.hit if isinstance(old, Waiting) and hit is None else hit
             start, is_step = found.length if found else 0, True
         self.fill(slot, request, start, request.computed)
-        for at in self.groups if is_step and not request.loading else ():
+        for at in self.groups if is_step and not request.coming else ():
             group = self.config.groups[at]
             if not isinstance(group.kind, Mamba):
                 end = min(len(request.tables[at]) * group.block_size, self.config.max_model_len)
@@ -165,7 +165,7 @@ class Plane:
 
     def wrong_reads(self, state: State, memory: list[list[int]]) -> Iterator[str]:
         for slot, request in enumerate(state.requests):
-            if not isinstance(request, Running) or request.loading:
+            if not isinstance(request, Running) or request.coming:
                 continue
             for at in self.groups:
                 group, size = self.config.groups[at], self.sizes[at]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from blockwright.errors import InvalidArgumentError
 from blockwright.observe.trace import CLOSED, ORIGIN, VERBS
 from blockwright_spec import reads as spec
-from blockwright_spec.reads import Cross, Group, Kind, Mamba, drafts_beside, reads, writes
+from blockwright_spec.reads import Cross, Group, Kind, Mamba, reads, states_beside, writes
 
 OF_BLOCKS, WIDE = VERBS[:7], VERBS[9:]
 """The verbs of one block, and those with a second word."""
@@ -165,7 +165,7 @@ class Checker:
         """Return the fault if one of the entries, which are null, may still be read or filled."""
         kind, size = self.groups[group].kind, self.groups[group].block_size
         done, stop, _ = self.tables[holder]
-        done = stop if drafts_beside(kind) else done  # the states of drafts are beside the table
+        done = stop if states_beside(kind) else done  # the states of drafts are beside the table
         for entry in entries:
             if not unread(kind, size, done, stop, entry):
                 return f"BLOCK-4: entry {entry} of group {group} is null, and read at {done}..{stop} tokens"

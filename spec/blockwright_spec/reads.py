@@ -3,7 +3,7 @@
 One function, `reads`, defines for each kind of layer which earlier positions a token reads. The entries to keep and to
 trim, the length of a hit and the blocks that a step fills are sets derived from it. Six other functions name kinds: a
 recurrent layer fills a slot a step (`writes`), reads a state that stops exactly there (`shows`), may have draft states
-(`drafts_beside`, `drafts_within`) and no margin (`margin`); an encoder's entries are never dead (`dead`).
+(`states_beside`, `states_within`) and no margin (`margin`); an encoder's entries are never dead (`dead`).
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -111,12 +111,17 @@ def writes(kind: Kind, start: int, stop: int) -> range:
     return range(start, stop)
 
 
-def drafts_beside(kind: Kind) -> int:
-    """Count the states of drafts that have blocks beside the table (MAMBA-3)."""
-    return kind.drafts if isinstance(kind, Mamba) and not isinstance(kind, Ahead) else 0
+def num_states(kind: Kind) -> int:
+    """Count the states of drafts that a layer keeps beside the last one that is certain."""
+    return kind.drafts if isinstance(kind, Mamba) else 0
 
 
-def drafts_within(kind: Kind) -> int:
+def states_beside(kind: Kind) -> int:
+    """Count those that have blocks beside the table (MAMBA-3)."""
+    return 0 if isinstance(kind, Ahead) else num_states(kind)
+
+
+def states_within(kind: Kind) -> int:
     """Count the table entries behind that of the last token, for the states of drafts (MAMBA-6)."""
     return kind.drafts if isinstance(kind, Ahead) else 0
 
@@ -127,7 +132,7 @@ def entries_ahead(kind: Kind, block_size: int, known: int, stop: int, is_ahead: 
     Up to the known tokens it leaves one state, behind the last of them. If it goes on, a state may be left behind each
     token, and those of the drafts follow the one behind the step's first token: that is written to the entry of `stop`.
     """
-    drafts = drafts_within(kind) if is_ahead else 0
+    drafts = states_within(kind) if is_ahead else 0
     return range((min(stop, known) - 1) // block_size, entries(block_size, stop) + drafts)
 
 
@@ -235,8 +240,7 @@ def longest_hit(
 def shows(group: Group, at: int, content: tuple[int, Prefix] | None, prefix: Prefix, position: int) -> bool:
     """Return whether a block with this content serves the read of `position` of `prefix` in group number `at` (READ-1).
 
-    The content is that group's, ends inside the block, covers the position, and equals the prefix so far; a state ends
-    exactly there.
+    The content is that group's, ends inside the block, covers the position, and equals the prefix; a state ends there.
     """
     end = len(content[1][1]) if content else 0
     covered = end == position + 1 if isinstance(group.kind, Mamba) else end > position

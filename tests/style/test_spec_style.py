@@ -25,14 +25,11 @@ BOOK_LINES = 2_000  # book one of part one
 OPTIONS = set(
     "retention retain hint hints wish mark marks tenant floors guard keeping passing spares proven tip tips share "
     "prompts tells events event metrics counting unit units tails lease outside encoder encoders lookahead "
-    "checkpoint checkpoints".split()
+    "checkpoint checkpoints external load loads loaded loading draft drafts fence fences fenced".split()
 )
 # Options that book one still names, each with a word of it.
 STILL = {
-    "drafts": "drafts",
-    "loads": "loading",
     "time": "overlaps",
-    "fences": "fences",
     "forks": "copies",
 }
 

@@ -8,7 +8,7 @@ is allowed, its meaning, and its calls on a manager.
 from collections.abc import Iterator
 from typing import Any
 
-from blockwright_spec.manager.facts import is_loading
+from blockwright_spec.manager.facts import is_coming
 from blockwright_spec.manager.metrics import Call
 from blockwright_spec.manager.state import Absent, Running, State
 
@@ -46,8 +46,8 @@ def enabled(scope: Scope, state: State) -> Iterator[Any]:
         if not isinstance(request, Absent):
             for each in RUNNING if isinstance(request, Running) else WAITING:
                 yield from each.allowed(scope, state, slot, request.prefix)
-        elif not absent_seen or is_loading(state, slot):
-            absent_seen = absent_seen or not is_loading(state, slot)
+        elif not absent_seen or is_coming(state, slot):
+            absent_seen = absent_seen or not is_coming(state, slot)
             for prefix in scope.prompts:
                 for each in PROMPTED:
                     yield from each.allowed(scope, state, slot, prefix)

@@ -11,7 +11,7 @@ from blockwright_spec.hints import Wish
 from blockwright_spec.manager import facts, resizing, retention, transitions
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.demand import Step
-from blockwright_spec.manager.facts import certain, held_tables, is_loading, key
+from blockwright_spec.manager.facts import certain, held_tables, is_coming, key
 from blockwright_spec.manager.in_time import folding, forgetting, forks, giving_up, outside, shortening
 from blockwright_spec.manager.in_time import in_flight as flights
 from blockwright_spec.manager.keeping import keeping_of
@@ -106,7 +106,7 @@ def settle(scope: Scope, state: State) -> Arguments:
     if not (scope.in_flight or (state.config.overlaps and misuses)):
         return
     if state.flights:
-        drafted = [(flight.slot, flight.drafts) for flight in state.flights[0] if flight.slot is not None]
+        drafted = [(flight.slot, flight.uncertain) for flight in state.flights[0] if flight.slot is not None]
         for counts in product(*(range(drafts + 1) for _, drafts in drafted)):
             pairs = zip(drafted, counts, strict=True)
             yield (tuple((slot, count) for (slot, _), count in pairs if count),)
@@ -130,10 +130,10 @@ def with_names(method: str) -> Callable[..., None]:
 def finish_load(scope: Scope, state: State) -> Arguments:
     """Yield the loads that may end, and how many of their tokens came."""
     for slot, request in enumerate(state.requests):
-        if not is_loading(state, slot):
+        if not is_coming(state, slot):
             yield from [(slot, 0)] * is_untimely(scope)
-        elif isinstance(request, Running) and request.loading:
-            yield from ((slot, count) for count in range(request.loading + 1 + ("misuse" in scope.calls)))
+        elif isinstance(request, Running) and request.coming:
+            yield from ((slot, count) for count in range(request.coming + 1 + ("misuse" in scope.calls)))
         else:
             yield slot, 0
 
@@ -369,7 +369,7 @@ def aborted(adapter: ManagerAdapter, state: State, slot: int, count: int, resume
 def shorten(scope: Scope, state: State, slot: int, prefix: Prefix) -> Arguments:
     """Yield where the last step of a request may end: before it, and at each token of it but the last."""
     request = running(state, slot)
-    if request.settled < request.written and not request.loading:
+    if request.settled < request.written and not request.coming:
         yield from ((slot, count) for count in range(request.settled, request.written))
     if "misuse" in scope.calls:
         yield from ((slot, request.written + 1), (slot, request.settled))
@@ -437,12 +437,12 @@ KINDS = {
         Kind("LetGo", let_go, outside.let_go, "unpin", word="outside"),
         Kind("Resize", resize, resizing.resize, resize_told, word="resize"),
         Kind("CountOn", count_on, counted_on, "count_on", has_slot=True, word="lease"),
-        Kind("Release", release, transitions.release, end, has_slot=True, chooses=True),
+        Kind("Release", release, flights.release, end, has_slot=True, chooses=True),
         Kind("Trim", trim, transitions.trim, "trim", has_slot=True, chooses=True, word="trim"),
         Kind("Abort", abort, giving_up.abort, aborted, has_slot=True, chooses=True, word="abort"),
         Kind("Fold", fold, folding.fold, fold_named, has_slot=True, chooses=True, word="fold"),
         Kind("Shorten", shorten, shortening.shorten, shorten_named, has_slot=True, chooses=True, word="shorten"),
-        Kind("Preempt", always, transitions.preempt, preempt_told, has_slot=True, chooses=True, word="preempt"),
+        Kind("Preempt", always, flights.preempt, preempt_told, has_slot=True, chooses=True, word="preempt"),
         Kind("Publish", publish, transitions.publish, publish_run, has_slot=True, word="later"),
         Kind("PublishEach", publish_each, transitions.publish_each, with_names("publish_each"), word="delayed"),
         Kind("Retain", retain, retention.retain, "retain", has_slot=True, word="hint"),

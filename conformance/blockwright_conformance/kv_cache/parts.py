@@ -98,10 +98,10 @@ def computed_of(state: State, slot: int) -> int:
 def wanted(state: State, slot: int, request: Running) -> int:
     """Count the tokens that a running request may be given slots for; with steps in flight also one still unknown."""
     if not state.config.overlaps:
-        return 0 if request.loading else len(request.prefix[1]) - request.computed
-    if request.loading or not state.flights or any(flight.slot == slot for flight in state.flights[-1]):
+        return 0 if request.coming else len(request.prefix[1]) - request.computed
+    if request.coming or not state.flights or any(flight.slot == slot for flight in state.flights[-1]):
         return 0
-    if recurrent(state.config) and request.drafts and (request.computed < request.written or in_flight(state, slot)):
+    if recurrent(state.config) and request.uncertain and (request.computed < request.written or in_flight(state, slot)):
         return 0
     return min(max(1, len(request.prefix[1]) - request.written), state.config.max_model_len - request.written)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 from blockwright_spec.manager import facts, transitions
 from blockwright_spec.manager.choices import Choice
 from blockwright_spec.manager.demand import Step
-from blockwright_spec.manager.facts import certain, is_loading, recurrent
+from blockwright_spec.manager.facts import certain, is_coming, recurrent
 from blockwright_spec.manager.hits import found, sound
 from blockwright_spec.manager.in_time import outside
 from blockwright_spec.manager.lease import lease
@@ -58,7 +58,7 @@ class Admit(NamedTuple):
                 for ahead in scope.lookaheads:
                     yield cls(slot, prefix, step_of(new, ahead, whole=True, encoder=encoder), planned=planned)
                 yield cls(slot, prefix, step_of(new, reserve=1, encoder=encoder), planned=planned)
-        if "load" in words and not is_loading(state, slot):
+        if "load" in words and not is_coming(state, slot):
             for external in range(1, whole + (not recurrent(state.config))):  # a state is of no use before its end
                 for fits in (False, True) if "whole" in words else (False,):
                     step = step_of(0, whole=fits, external=external, encoder=encoder)
@@ -163,7 +163,7 @@ class Grow(NamedTuple):
     def allowed(cls, scope: Scope, state: State, slot: int, prefix: Prefix) -> Iterator[Self]:
         request = running(state, slot)
         remaining = len(prefix[1]) - request.computed
-        if request.loading or parts.is_idle(scope, state):
+        if request.coming or parts.is_idle(scope, state):
             return
         if state.config.overlaps:
             yield from cls.overlapped(scope, state, slot, request)
@@ -191,7 +191,7 @@ class Grow(NamedTuple):
 
     @classmethod
     def drafted(cls, scope: Scope, state: State, slot: int, remaining: int, drafts: int) -> Iterator[Self]:
-        most = facts.draft_states(state.config)
+        most = facts.goes_back(state.config)
         if most is None:
             yield cls(slot, Step(remaining + drafts))
         if most is None or drafts <= most:

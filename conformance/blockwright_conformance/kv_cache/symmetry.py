@@ -16,7 +16,7 @@ from itertools import permutations, product
 from typing import Any
 
 from blockwright_spec.hints import NOTHING_LEFT, UNSAID, Leaving, Mark, Wish
-from blockwright_spec.manager.facts import certain, is_loading, owned, span
+from blockwright_spec.manager.facts import certain, is_coming, owned, span
 from blockwright_spec.manager.marks import memory_of, notes_of
 from blockwright_spec.manager.state import Running, State, Waiting
 from blockwright_spec.reads import Group, Prefix, dead, entries
@@ -95,15 +95,15 @@ def signature(state: State, slot: int, names: Names, marks: list[int]) -> tuple[
         least = max(certain(request), request.settled)
         wish, wants = (notes := notes_of(request)).wish, notes.wants
         known = memory_of(state)
-        counts = request.computed, request.written, request.drafts, least
-        more = (request.beside, request.loading, request.inside)
+        counts = request.computed, request.written, request.uncertain, least
+        more = (request.beside, request.coming, request.inside)
         said = (wish.tokens, wish.priority, wish.until - known.now, wish.first if wish.first is not None else -1)
         wanted, tails = (wants.lengths, wants.proven, wants.output), (notes.tails, notes.end_tails)
         lengths = wanted, tails, request.is_delayed, request.is_lost, request.is_inside, request.folded
         facts = trimmed, counts, more, request.published, slot in state.due, said if known.marks else (), lengths
         settled = request.settled if names.gives_up else -1
         return 2, names.number(request.prefix), *facts, blocks, timed(state, slot, request), settled
-    loading = bool(state.fences) and is_loading(state, slot)
+    loading = bool(state.batches) and is_coming(state, slot)
     if isinstance(request, Waiting):
         found = tuple([marks[block] for table in request.hit.tables for block in table])
         return 1, names.number(request.prefix), found, request.hit.junction, loading
@@ -118,7 +118,7 @@ def timed(state: State, slot: int, request: Running) -> tuple[Any, ...]:
     if not state.config.overlaps:
         return ()
     flights = [(at, each) for at, step in enumerate(state.flights) for each in step if each.slot == slot]
-    return request.settled, tuple([(at, each.start, each.stop, each.drafts) for at, each in flights])
+    return request.settled, tuple([(at, each.start, each.stop, each.uncertain) for at, each in flights])
 
 
 def form(state: State, names: Names) -> Form:
@@ -181,15 +181,15 @@ def ordered(
     ]
     known = memory_of(state)
     time: list[Any] = [len(state.flights)] if state.config.overlaps else []
-    for fence in state.fences:
-        owner = slots.index(fence.slot) if fence.step is None else -1
+    for fence in state.batches:
+        owner = slots.index(fence.slot) if fence.is_coming else -1
         blocks = [[labels.setdefault(block, len(labels)) for block in table] for table in fence.tables]
         wish = next((each for each in fence.said if isinstance(each, Wish)), UNSAID)
         left = next((each for each in fence.said if isinstance(each, Leaving)), NOTHING_LEFT)
         said = (fence.extra, wish.tokens, wish.priority, wish.until - known.now, wish.first or 0)
         parts = left.passing, left.prompt, left.output, left.asked
         leaving = [sorted([labels[block] for block in part]) for part in parts]
-        time.append((-1 if fence.step is None else fence.step, owner, blocks, (said, leaving) if known.marks else ()))
+        time.append((-1 if fence.is_coming else fence.until, owner, blocks, (said, leaving) if known.marks else ()))
     time += [(group, *[labels.setdefault(block, len(labels)) for block in ends]) for group, *ends in state.copies]
     time += [slots.index(slot) for slot in state.due]
     times = Counter(state.pins)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from blockwright_spec.manager import transitions
 from blockwright_spec.manager.demand import Step
-from blockwright_spec.manager.facts import draft_states, is_loading, recurrent
+from blockwright_spec.manager.facts import goes_back, is_coming, recurrent
 from blockwright_spec.manager.hits import found
 from blockwright_spec.manager.in_time.forks import take_copies
 from blockwright_spec.manager.lru import LRU
@@ -253,7 +253,7 @@ def changes(before: State, after: State) -> Iterator[WorkerCall]:
 def batch(scope: WorkerScope, state: Serving) -> Arguments:
     """Yield asks: slot, new tokens and drafts of each request."""
     manager, busy = state.manager, state.busy
-    states = draft_states(manager.config)
+    states = goes_back(manager.config)
     most = scope.engine.drafts if states is None else min(states, scope.engine.drafts)
     wants = [
         (slot, want, min(most, manager.config.max_model_len - computed_of(manager, slot) - want))
@@ -300,7 +300,7 @@ def hand_out(scope: WorkerScope, state: Serving) -> Arguments:
     for order in orders:
         yield (tuple(works[slot] for slot in (*first, *order)),)
     for slot, each in enumerate(state.manager.requests):
-        if isinstance(each, Running) and slot not in works and not is_loading(state.manager, slot):
+        if isinstance(each, Running) and slot not in works and not is_coming(state.manager, slot):
             nothing = Work(slot, computed_of(state.manager, slot), 0)
             yield ((*(works[each] for each in (*first, *rest)), nothing),)
 

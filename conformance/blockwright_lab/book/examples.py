@@ -65,7 +65,7 @@ def is_copied(before: State, action: Action, answer: ManagerOutcome) -> bool:
 
 
 def is_fenced(before: State, action: Action, answer: ManagerOutcome) -> bool:
-    return bool(answer.state.fences) and not before.fences
+    return bool(answer.state.batches) and not before.batches
 
 
 def is_rejected(before: State, action: Action, answer: ManagerOutcome) -> bool:
@@ -74,7 +74,7 @@ def is_rejected(before: State, action: Action, answer: ManagerOutcome) -> bool:
 
 def is_part_of_a_load(before: State, action: Action, answer: ManagerOutcome) -> bool:
     came = action.arguments[1] if kind_of(action) == "FinishLoad" and not answer.refusal else 0
-    return came > 0 and any(isinstance(each, Running) and each.loading > came for each in before.requests)
+    return came > 0 and any(isinstance(each, Running) and each.coming > came for each in before.requests)
 
 
 def is_carried(before: State, action: Action, answer: ManagerOutcome) -> bool:
@@ -152,6 +152,6 @@ def after(state: State) -> Record:
             for slot, each in enumerate(state.requests)
             if isinstance(each, Running)
         ],
-        "fenced": sorted(block for fence in state.fences for table in fence.tables for block in table if block),
+        "fenced": sorted(block for fence in state.batches for table in fence.tables for block in table if block),
         "copies": [[source, target] for _, source, target in state.copies],
     }

@@ -10,7 +10,7 @@ from blockwright_spec import reads as book
 from blockwright_spec.block_tables import counts
 from blockwright_spec.manager import hits, room
 from blockwright_spec.manager.demand import Step
-from blockwright_spec.manager.facts import draft_states
+from blockwright_spec.manager.facts import goes_back
 from blockwright_spec.manager.plans import whole_demand
 from blockwright_spec.manager.preconditions import start_of
 from blockwright_spec.manager.state import Config, Hit, Running, Waiting, initial
@@ -300,7 +300,7 @@ def of_room(groups: Callable[[int], tuple[Group, ...]]) -> Function:
         config = Config(groups(drafts), num_blocks, known + more)
         specs = [kv_cache_spec(each.kind, each.block_size, OWN) for each in config.groups]
         made = [CORE.tables.layouts.group_tables(each, CORE.pool.pool.BlockPool(2), 0, 1) for each in specs]
-        most = draft_states(config)
+        most = goes_back(config)
         limits = SimpleNamespace(max_len=config.max_model_len, most_drafts=-1 if most is None else most)
         own = SimpleNamespace(groups=made, config=limits, pool=SimpleNamespace(_size=num_blocks))
         has_room = CORE.steps.units.has_room(own, known, hit)
@@ -313,7 +313,7 @@ def of_room(groups: Callable[[int], tuple[Group, ...]]) -> Function:
 
 def fits(config: Config, known: int, at: int, stop: int, slots: int) -> bool:
     """Return whether a step fits alone, if it looks no further ahead than there may be drafts."""
-    most = draft_states(config)
+    most = goes_back(config)
     within = slots if most is None else min(slots, stop + most)
     return room.held_alone(config, known, at, stop, within) < config.num_blocks
 

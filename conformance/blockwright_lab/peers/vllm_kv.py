@@ -309,8 +309,8 @@ def scheduled(state: State, action: Any, length_of: Callable[[Prefix], int]) -> 
     """
     slot = getattr(action, "slot", None)
     request = None if slot is None else state.requests[slot]
-    if isinstance(request, Running) and request.loading:
-        ends = {request.loading} if request.written else {request.loading, 0}
+    if isinstance(request, Running) and request.coming:
+        ends = {request.coming} if request.written else {request.coming, 0}
         return kind_of(action) == "FinishLoad" and action.arguments[1] in ends
     sizes = [each.block_size for each in state.config.groups if isinstance(each.kind, Mamba)]
     if not sizes or not state.config.caching or not isinstance(action, Admit | Grow | SyncLoad):

@@ -48,17 +48,17 @@ def of_manager(state: State) -> Machine:
         Block(counts[block] if block != NULL else 0, content, keys.get(block))
         for block, content in enumerate(state.contents)
     )
-    tables: dict[Hashable, Table] = {"fences": KEPT}
-    held = several("fences", (block for fence in state.fences for table in fence.tables for block in table))
+    tables: dict[Hashable, Table] = {"batches": KEPT}
+    held = several("batches", (block for fence in state.batches for table in fence.tables for block in table))
     held |= several("copies", (block for _, source, target in state.copies for block in (source, target)))
     held |= several("outside", state.pins)
     for slot, request in enumerate(state.requests):
         for at, group in groups:
-            tables[slot, at], tables["drafts", slot, at] = table_of(state, request, at, group), KEPT
+            tables[slot, at], tables["states", slot, at] = table_of(state, request, at, group), KEPT
             if isinstance(request, Running):
                 held |= {((slot, at), entry): block for entry, block in enumerate(request.tables[at])}
                 drafts = request.states[at] if request.states else ()
-                held |= {(("drafts", slot, at), entry): block for entry, block in enumerate(drafts)}
+                held |= {(("states", slot, at), entry): block for entry, block in enumerate(drafts)}
     beyond = range(state.config.num_blocks, len(blocks))  # the page has no end: what is unheld there is free
     free = frozenset((*state.queue, *(block for block in beyond if not counts[block])))
     return Machine(blocks, free, tables, held)

@@ -25,8 +25,7 @@ class Device(Enum):
 class PagedConfig:
     """The fixed options: slots per block, blocks per device, whether full blocks are found by content, and the window.
 
-    A window of w blocks keeps the entries that the newest block's slots read: entries more than w blocks behind it are
-    dead.
+    A window of w blocks keeps the entries that its newest block reads: those more than w blocks behind it are dead.
     """
 
     block_size: int

@@ -38,8 +38,8 @@ class Chapter:
         """Return the free blocks in the order in which `count` of them are taken for somebody."""
         return queue
 
-    def start(self, state: State, request: Waiting, start: Running, external: int) -> Running:
-        """Note what there is to note of a request that starts on its hit, with tokens that are loaded."""
+    def start(self, state: State, request: Waiting, start: Running, coming: int) -> Running:
+        """Note what there is to note of a request that starts on its hit, with tokens that come from elsewhere."""
         return start
 
     def admit(self, state: State, slot: int, hit: Hit) -> State:

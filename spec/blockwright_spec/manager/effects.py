@@ -13,7 +13,7 @@ from .choices import Choice, legal_order, legal_taking
 from .facts import certain, held_tables, owned, runs_ahead, span
 from .keys import upto
 from .outcomes import Done, Fits, Outcome, Publication, Reason, Refusal, Step
-from .page import Act, Acts, acts, drafts_of, nulls, pins, tables_of
+from .page import Act, Acts, acts, nulls, pins, states_of, tables_of
 from .plans import let_go, planned
 from .preconditions import kept_inside, trim_end
 from .publication import publish_due_states, publish_step, put_request
@@ -161,7 +161,7 @@ def steps_of_taking(state: State, slot: int, plan: Fits, copies: tuple[Copy, ...
     )
     saved = pins("take", "copies", (target for _, _, target in copies[count:]))
     entries = acts("take", tables_of(slot, groups), new[:groups], plan.tables)
-    return (*sources, *parted, *saved, *entries, *acts("take", drafts_of(slot, groups), new[groups:]))
+    return (*sources, *parted, *saved, *entries, *acts("take", states_of(slot, groups), new[groups:]))
 
 
 def trim_start(config: Config, start: Running, tables: tuple[Table, ...]) -> Running:
@@ -192,8 +192,8 @@ def take_slots(state: State, slot: int, start: Running, new: tuple[Table, ...], 
     """Let a request have its new blocks, write what the step computes, and publish it unless that waits."""
     config, groups, stop = state.config, len(state.config.groups), begin + step.new
     known = min(stop, len(start.prefix[1]))
-    states, drafts = start.states or new[groups:], step.drafts if config.overlaps else stop - known
-    first = min(stop + step.external, len(start.prefix[1]))  # a step over known tokens leaves a gap before it
+    states = start.states or new[groups:]
+    first = min(stop + step.coming(), len(start.prefix[1]))  # a step over known tokens leaves a gap before it
     saved = first if runs_ahead(config) and first > max(begin, start.written) + 1 else start.saved
     request = replace(
         start,
@@ -201,15 +201,15 @@ def take_slots(state: State, slot: int, start: Running, new: tuple[Table, ...], 
         written=stop,
         tables=tuple(table + taken for table, taken in zip(start.tables, new[:groups], strict=True)),
         states=states,
-        drafts=drafts,
+        uncertain=step.uncertain() if config.overlaps else stop - known,
         saved=saved,
         inside=step.inside() or start.inside,
-        loading=step.external,
+        coming=step.coming(),
     )
     bare = write_blocks(state, {block: None for blocks in states for block in blocks})  # of earlier drafts (MAMBA-3)
     after = write_tokens(bare, slot, request, begin)
     if config.overlaps and step.new:
-        flight = Flight(slot, begin, stop, owned(request), step.drafts)
+        flight = Flight(slot, begin, stop, owned(request), step.uncertain())
         after = replace(after, flights=(*after.flights[:-1], (*after.flights[-1], flight)))
     is_delayed = step.new == 0 or step.publication is Publication.LATER
     return publish_step(after, slot, not (is_delayed or config.settles), is_delayed)

@@ -10,50 +10,51 @@ from .choices import Choice, legal_order
 from .effects import enqueue
 from .facts import certain, in_flight, owned, runs_ahead
 from .outcomes import Done, Outcome, Reason, Refusal
-from .page import acts, drafts_of, pins, tables_of
-from .publication import changed_flights, is_private, publish_blocks, publish_due_states, put_request, without_slot
-from .state import NULL, Absent, Fence, Running, State, Table, Waiting
+from .page import acts, pins, states_of, tables_of
+from .publication import is_private, publish_blocks, publish_due_states, put_request, without_slot
+from .state import NULL, Absent, Batch, Running, State, Table, Waiting
 
 
 def release_all(state: State, slot: int, successor: Absent | Waiting, choice: Choice, has_run: bool = True) -> Outcome:
-    """Release all blocks of a slot as one batch and leave `successor` in it (FENCE-1).
+    """Release all blocks of a slot as one batch, and leave `successor` in it."""
+    left = let_go(state, slot, successor, has_run)
+    return return_batches(left, left.batches[-1:], choice)
 
-    What it has computed for certain is published before (PUB-5). While a step in flight computes tokens of the request,
-    or a load of it is on its way, the batch waits for that. If its last step is in flight, or has not run by the
-    engine's count, its states stay unpublished (MAMBA-5).
+
+def let_go(state: State, slot: int, successor: Absent | Waiting, has_run: bool) -> State:
+    """Leave `successor` in a slot, and its blocks as a batch.
+
+    What the request has computed for certain is published before (PUB-5). If its last step is in flight, or has not run
+    by the engine's count, its states stay unpublished (MAMBA-5).
     """
     steps, request = in_flight(state, slot), state.requests[slot]
     tables = owned(request) if isinstance(request, Running) else ()
-    batch = tuple(tuple(block for block in table if block != NULL) for table in tables)
-    is_loading = isinstance(request, Running) and request.loading > 0
+    blocks = tuple(tuple(block for block in table if block != NULL) for table in tables)
     count = last_count(state, slot, has_run)
     done = publish_last(publish_due_states(state, slot) if has_run and not steps else state, slot, count)
     left, last = put_request(done, slot, successor), done.requests[slot]
-    names = (*tables_of(slot, len(tables)), *drafts_of(slot, len(tables)))
+    names = (*tables_of(slot, len(tables)), *states_of(slot, len(tables)))
     held = (*request.tables, *request.states) if isinstance(request, Running) else ()
-    waits = pins("hold", "fences", sum(batch, ()))
     whose, resumes = request.prefix[0] if isinstance(request, Running) else 0, isinstance(successor, Waiting)
     each_chapter = state.config.chapters
     said = tuple(each.end(state.config, last, resumes, count) for each in each_chapter if isinstance(last, Running))
-    fence = Fence(steps[-1] if steps else None, slot, batch, whose, said)
-    drops, due = waits + acts("drop", names[: len(held)], held), without_slot(left.due, slot)
-    fences, flights = (*state.fences, fence), changed_flights(state, slot, lambda flight: replace(flight, slot=None))
-    fenced = replace(left, flights=flights, fences=fences, due=due, steps=left.steps + drops)
-    return Done(fenced) if steps or is_loading else return_fenced(fenced, (fence,), choice)
+    drops = pins("hold", "batches", sum(blocks, ())) + acts("drop", names[: len(held)], held)
+    batches = (*left.batches, Batch(slot, blocks, whose, said))
+    return replace(left, batches=batches, due=without_slot(left.due, slot), steps=left.steps + drops)
 
 
-def return_fenced(state: State, due: tuple[Fence, ...], choice: Choice) -> Outcome:
-    """Take fences away, and release the blocks behind them, a batch after another."""
-    for fence in due:
+def return_batches(state: State, due: tuple[Batch, ...], choice: Choice) -> Outcome:
+    """Release the blocks of some batches, one after another."""
+    for batch in due:
         # CHOOSE
-        order = choice.order(fence.tables)
-        if not legal_order(sum(fence.tables, ()), order):
+        order = choice.order(batch.tables)
+        if not legal_order(sum(batch.tables, ()), order):
             return Refusal(Reason.ILLEGAL_CHOICE)
         # EFFECT
-        at = state.fences.index(fence)
-        steps = state.steps + pins("drop", "fences", order)
-        left = replace(state, fences=(*state.fences[:at], *state.fences[at + 1 :]), steps=steps)
-        state = enqueue(left, order, fence.said, fence.tables)
+        at = state.batches.index(batch)
+        steps = state.steps + pins("drop", "batches", order)
+        left = replace(state, batches=(*state.batches[:at], *state.batches[at + 1 :]), steps=steps)
+        state = enqueue(left, order, batch.said, batch.tables)
     return Done(state)
     # SAME: keys, contents of published blocks, requests.
 

@@ -2,7 +2,7 @@
 
 from operator import add
 
-from ..reads import Ahead, Cross, Group, Mamba, Prefix, entries, entries_ahead
+from ..reads import Ahead, Cross, Group, Mamba, Prefix, entries, entries_ahead, num_states
 from .state import Config, Content, Hit, Running, State, Table
 
 
@@ -18,12 +18,12 @@ def span(config: Config, group: Group) -> int:
 
 def recurrent(config: Config) -> bool:
     """Return whether some group keeps a recurrent state, which cannot run ahead of the known tokens nor go back."""
-    return draft_states(config) is not None
+    return goes_back(config) is not None
 
 
-def draft_states(config: Config) -> int | None:
-    """Return the drafts that every recurrent layer can take back, or None where there is no recurrent layer."""
-    return min((group.kind.drafts for group in config.groups if isinstance(group.kind, Mamba)), default=None)
+def goes_back(config: Config) -> int | None:
+    """Return how many tokens every recurrent layer can take back, or None where there is no recurrent layer."""
+    return min((num_states(group.kind) for group in config.groups if isinstance(group.kind, Mamba)), default=None)
 
 
 def runs_ahead(config: Config) -> bool:
@@ -42,24 +42,24 @@ def running(state: State) -> tuple[Running, ...]:
 
 
 def owned(request: Running) -> tuple[Table, ...]:
-    """Return, per group, the blocks of a request: its table, and the blocks for states of drafts after it."""
+    """Return, per group, the blocks of a request: its table, and the blocks for states beside that after it."""
     states = request.states
     return tuple(map(add, request.tables, states)) if states else request.tables
 
 
 def shared_tables(state: State) -> tuple[Table, ...]:
-    """Return what requests own, and what waits behind fences."""
+    """Return what requests own, and what is still to be released."""
     own = (table for request in running(state) for table in owned(request))
-    return (*own, *(table for fence in state.fences for table in fence.tables))
+    return (*own, *(table for batch in state.batches for table in batch.tables))
 
 
 def held_tables(state: State) -> tuple[Table, ...]:
-    """Return all that hold blocks: requests, what waits behind fences, both ends of copies, and pins."""
+    """Return all that hold blocks: requests, batches to be released, both ends of copies, and pins."""
     return (*shared_tables(state), *(tuple(ends) for _, *ends in state.copies), state.pins)
 
 
 def holders(state: State, block: int) -> int:
-    """Count the entries of tables, fences, copies, states of drafts and pins with a block (REF-1)."""
+    """Count the entries of tables, batches, copies, states beside tables and pins with a block (REF-1)."""
     return sum(table.count(block) for table in held_tables(state))
 
 
@@ -69,7 +69,7 @@ def comes_free(state: State, block: int, times: int = 1) -> bool:
 
 
 def sharers(state: State, block: int) -> int:
-    """Count the entries of tables and fences that hold a block: a writer must be the only one (WRITE-2)."""
+    """Count the entries of tables and batches that hold a block: a writer must be the only one (WRITE-2)."""
     return sum(table.count(block) for table in shared_tables(state))
 
 
@@ -79,8 +79,8 @@ def resumed(prefix: Prefix, end: int) -> int:
 
 
 def certain(request: Running) -> int:
-    """Return the end of the tokens with slots that are no drafts: where a recurrent state stopped (MAMBA-3)."""
-    return request.written - request.drafts
+    """Return the end of the tokens with slots that hold for certain: where a recurrent state stopped (MAMBA-3)."""
+    return request.written - request.uncertain
 
 
 def in_flight(state: State, slot: int) -> tuple[int, ...]:
@@ -88,11 +88,11 @@ def in_flight(state: State, slot: int) -> tuple[int, ...]:
     return tuple(at for at, step in enumerate(state.flights) if any(flight.slot == slot for flight in step))
 
 
-def is_loading(state: State, slot: int) -> bool:
-    """Return whether a load of a request is on its way, though the request may have ended since."""
+def is_coming(state: State, slot: int) -> bool:
+    """Return whether something of a request is on its way from elsewhere, though it may have ended since."""
     request = state.requests[slot]
-    fenced = any(fence.step is None and fence.slot == slot for fence in state.fences)
-    return fenced or (isinstance(request, Running) and request.loading > 0)
+    is_kept = any(batch.is_coming and batch.slot == slot for batch in state.batches)
+    return is_kept or (isinstance(request, Running) and request.coming > 0)
 
 
 def key(state: State, block: int) -> Content | None:

@@ -28,9 +28,8 @@ class Keeping(Marking):
     parts: tuple[int, int, int] | None = None
     every: int = 0
 
-    def start(self, state: State, request: Waiting, start: Running, external: int) -> Running:
-        """Note what a request wants kept."""
-        wants = wants_of(state, request, start.settled, external)
+    def start(self, state: State, request: Waiting, start: Running, coming: int) -> Running:
+        wants = wants_of(state, request, start.settled, coming)
         return replace(start, notes=replace(notes_of(start), wants=replace(wants, every=self.every)))
 
     def admit(self, state: State, slot: int, hit: Hit) -> State:
@@ -48,18 +47,15 @@ class Keeping(Marking):
         return sparing(replace(state, memory=replace(known, share=share)), spared)
 
     def leave(self, config: Config, request: Running, gone: tuple[Table, ...]) -> Leaving:
-        """Sort the blocks that a request lets go of as it goes on."""
         return leaving(config, request.tables, gone, notes_of(request).wants)
 
     def end(self, config: Config, request: Running, resumes: bool, count: int) -> Leaving:
-        """Sort the blocks that a request holds as it ends."""
         return leaving_at_end(config, request, resumes, last_end(config, request, count))
 
     def release(self, state: State, batch: tuple[Table, ...], order: Table, said: Any) -> State:
         """Mark blocks that were let go of as passing or not; the last of them go as ordinary ones do (POLICY-4).
 
-        The last request that held a block decides: a copy or a connector that holds it longer does not. Only free
-        blocks are tips.
+        The last request that held a block decides, not a copy or a connector. Only free blocks are tips.
         """
         free = {block for block in order if holders(state, block) == 0 and key(state, block) is not None}
         for block in order if said is not None else ():
@@ -82,11 +78,9 @@ class Keeping(Marking):
         return put(state, {block: replace(marks[block], tip=Tip.PROMPT) for block in tips})
 
     def reset(self, state: State) -> State:
-        """Have the free blocks in the order in which they would go."""
         return state if retention_of(state.config) else replace(state, queue=in_order(state, None, len(state.queue)))
 
     def learns(self) -> bool:
-        """Return that junctions are wanted."""
         return True
 
 

@@ -26,18 +26,17 @@ class Lease(Chapter):
     """An engine may leave out the calls within a lease."""
 
     def catch_up(self, state: State, slot: int, count: int) -> State:
-        """Learn how far a request has come within its lease."""
         request = state.requests[slot]
         if not isinstance(request, Running) or not request.written < count <= lease(state, slot):
             return state
-        known = replace(request, written=count, drafts=max(0, count - len(request.prefix[1])))
+        known = replace(request, written=count, uncertain=max(0, count - len(request.prefix[1])))
         return put_request(state, slot, known)
 
 
 def lease(state: State, slot: int) -> int:
     """Return the tokens up to which a request needs no call, 0 if each of its steps does."""
     request, config = state.requests[slot], state.config
-    if not isinstance(request, Running) or config.overlaps or request.loading > 0:
+    if not isinstance(request, Running) or config.overlaps or request.coming > 0:
         return 0
     puts_off = request.is_delayed and stride(config) > 0
     if slot in state.due or puts_off or request.is_lost or is_shared(state, request) or has_found(state, request):

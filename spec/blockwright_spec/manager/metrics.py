@@ -46,8 +46,7 @@ class Life:
 class Counts(NamedTuple):
     """Counts since the start: tokens, except `resumed` requests and `preemptions`.
 
-    `local`, `external` and `computed` are the sources of prompts, and `again_local` and so on those of what requests
-    know that are admitted again.
+    `local`, `external` and `computed` are the sources of prompts, and `again_local` and so on those of the readmitted.
     """
 
     queries: int = 0
@@ -94,7 +93,7 @@ def sources(known: int, hit: int, external: int, life: Life) -> Counts:
 
 def admitted(request: Running, life: Life) -> Counts:
     """Count an admission; the sources of its tokens only if none is loaded."""
-    hit, loading = request.settled, request.loading
+    hit, loading = request.settled, request.coming
     elsewhere = life.elsewhere or (len(request.prefix[1]) - hit if loading else 0)
     known = Counts() if loading else sources(len(request.prefix[1]), hit, 0, life)
     if life.was_admitted:
@@ -116,7 +115,7 @@ def counted(before: State, done: Done, call: Call | None, life: Life) -> Counts:
     old, new = before.requests[call.slot], done.state.requests[call.slot]
     if not isinstance(old, Running):
         return added(lost, admitted(new, life)) if isinstance(new, Running) else lost
-    ended = sources(len(old.prefix[1]), old.written, call.came, life) if old.loading else Counts()
+    ended = sources(len(old.prefix[1]), old.written, call.came, life) if old.coming else Counts()
     return added(ended, Counts(preemptions=call.is_preemption))
 
 

@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from .. import block_machine
-from ..reads import Ahead, Group, Mamba, drafts_beside
+from ..reads import Ahead, Group, Mamba, states_beside
 from .facts import span
 from .page import Act, Acts
 from .state import Config, Content, Request, Running, State, Table
@@ -109,7 +109,6 @@ class Fits:
 
     @property
     def demand(self) -> int:
-        """All that leaves the free queue."""
         return sum(self.by_group)
 
 
@@ -173,7 +172,7 @@ def table_of(state: State, request: Request, at: int, group: Group) -> block_mac
     """Return what the page has of a request's table.
 
     Of attention, all slots of the table are under way; of a recurrent layer, the state after the last token that is no
-    draft. Where it has blocks for drafts, its table keeps that state alone: what was accepted is read in those blocks.
+    draft. Where it has blocks for their states, its table keeps that state alone: what was accepted is read there.
     """
     size = span(state.config, group)
     if not isinstance(request, Running):
@@ -181,14 +180,14 @@ def table_of(state: State, request: Request, at: int, group: Group) -> block_mac
     if not isinstance(group.kind, Mamba):
         return block_machine.Table(group.kind, size, request.trimmed, len(request.tables[at]) * size)
     stop = max(request.trimmed, given(request, group))
-    is_read = not (drafts_beside(group.kind) or request.is_inside)
+    is_read = not (states_beside(group.kind) or request.is_inside)
     return block_machine.Table(group.kind, size, request.trimmed if is_read else stop, stop)
 
 
 def given(request: Running, group: Group) -> int:
-    """Count the slots that a table covers: drafts have states of their own (MAMBA-3)."""
+    """Count the slots that a table covers: what is uncertain has states of its own (MAMBA-3)."""
     is_beside = isinstance(group.kind, Mamba) and not isinstance(group.kind, Ahead)
-    return request.written + request.loading - (request.drafts if is_beside else 0)
+    return request.written + request.coming - (request.uncertain if is_beside else 0)
 
 
 class Publication(Enum):
@@ -200,18 +199,23 @@ class Publication(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The demand of a step: slots for `new` tokens, the last `drafts` of which are drafts.
+    """The demand of a step: slots for `new` tokens. Steps of chapter `demand` ask for more.
 
-    For a request that is admitted, also: whether the `whole` of it must fit, not just this step; and a `reserve` of
-    blocks to leave to others; slots for `external` tokens that are loaded. Steps of chapter `demand` ask for more.
+    For a request that is admitted also: whether the `whole` of it must fit; and a `reserve` of blocks left to others.
     """
 
     new: int
     publication: Publication = Publication.NOW
     whole: bool = False
     reserve: int = 0
-    drafts: int = 0
-    external: int = 0
+
+    def uncertain(self) -> int:
+        """Count the last of its tokens that may not hold."""
+        return 0
+
+    def coming(self) -> int:
+        """Count the slots before those of its tokens for what comes from elsewhere."""
+        return 0
 
     def ahead(self) -> int:
         """Count the slots that it takes behind those of its tokens."""
@@ -225,6 +229,10 @@ class Step:
         """Return the tokens after which recurrent layers keep a state besides that at its end, or 0 (MAMBA-7)."""
         return 0
 
+    def mismatch(self, config: Config, known: int, begin: int) -> Reason | None:
+        """Return what it asks for that does not go with the rest, from a token on of a prompt of `known`; or None."""
+        return None
+
     def refusal(self, config: Config, known: int, begin: int) -> Reason | None:
-        """Return why it, from a token on of a prompt of `known` tokens, cannot leave that state; or None."""
+        """Return why it, from a token on of a prompt of `known` tokens, cannot compute what it asks for; or None."""
         return None

@@ -4,8 +4,8 @@ Every transition is a sequence of steps of the block machine (chapter `block_mac
 in `State.steps`, and its outcome carries them (`Done.steps`). So whoever wants to know what happened listens to them:
 what is evicted, counted, copied or hit follows from the steps (chapter `told`), and no transition reports it apart.
 
-The tables of a request have the names `(slot, group)`, and ``("drafts", slot, group)`` for the states of drafts. Other
-holders have a place for each block: ``("fences", block)``, ``("copies", block)`` and ``("outside", block)``.
+The tables of a request have the names `(slot, group)`, and ``("states", slot, group)`` for states beside them. Other
+holders have a place for each block: ``("batches", block)``, ``("copies", block)`` and ``("outside", block)``.
 """
 
 from collections.abc import Hashable, Iterable
@@ -37,9 +37,9 @@ def tables_of(slot: int, count: int) -> tuple[Hashable, ...]:
     return tuple((slot, at) for at in range(count))
 
 
-def drafts_of(slot: int, count: int) -> tuple[Hashable, ...]:
-    """Return the names of what holds a request's states of drafts, one per group."""
-    return tuple(("drafts", slot, at) for at in range(count))
+def states_of(slot: int, count: int) -> tuple[Hashable, ...]:
+    """Return the names of what holds a request's states beside its tables, one per group."""
+    return tuple(("states", slot, at) for at in range(count))
 
 
 def acts(verb: str, names: tuple[Hashable, ...], tables: Tables, after: Tables = ()) -> Acts:

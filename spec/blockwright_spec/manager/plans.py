@@ -4,7 +4,7 @@ A plan changes nothing. It counts the blocks that the step then takes (PLAN-1), 
 A request that joins others leaves a watermark and a reserve free; alone it need not, and so is served (LIVE-1).
 """
 
-from ..reads import Ahead, Cross, Full, Group, Mamba, dead, drafts_beside, entries, filled, writes
+from ..reads import Ahead, Cross, Full, Group, Mamba, dead, entries, filled, states_beside, writes
 from .chapters import adopted, caught_up
 from .facts import comes_free, covers, entries_of_states, holders, sharers, span
 from .keys import is_longer, stride
@@ -42,12 +42,12 @@ def wanted(config: Config, group: Group, held: int, start: Running, begin: int, 
     inside = step.inside() // group.block_size - 1
     if isinstance(group.kind, Cross):
         return (True,) * entries(group.block_size, step.beside())
-    stop, size = begin + step.external + step.new, span(config, group)
+    stop, size = begin + step.coming() + step.new, span(config, group)
     slots = min(stop + step.ahead(), config.max_model_len)
     if isinstance(group.kind, Ahead):
         ahead = entries_of_states(config, group, len(start.prefix[1]), stop)
         return tuple(entry in ahead or entry == inside for entry in range(held, ahead.stop))
-    end = stop - step.drafts if isinstance(group.kind, Mamba) else slots
+    end = stop - step.uncertain() if isinstance(group.kind, Mamba) else slots
     kept = {entry for entry in filled(group.kind, size, begin, end) if not dead(group.kind, size, start.trimmed, entry)}
     kept = kept | {inside} if isinstance(group.kind, Mamba) else kept
     return tuple(entry in kept for entry in range(held, covers(config, group, end)))
@@ -73,11 +73,11 @@ def rewritten(
 
 def first_written(state: State, group: Group, table: Table, start: Running, begin: int, step: Step) -> int | None:
     """Return the first entry that a step from token `begin` on may write to, if a table holds a block there."""
-    size, stop = span(state.config, group), begin + step.external + step.new
+    size, stop = span(state.config, group), begin + step.coming() + step.new
     if isinstance(group.kind, Ahead) and stop > begin:
         entry = entries_of_states(state.config, group, len(start.prefix[1]), stop).start
     else:
-        entry = next((place // size for place in writes(group.kind, begin, stop - step.drafts)), len(table))
+        entry = next((place // size for place in writes(group.kind, begin, stop - step.uncertain())), len(table))
     return entry if entry < len(table) and table[entry] != NULL else None
 
 
@@ -97,7 +97,7 @@ def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> 
     gone = nulled_entries(start.tables, tables)
     groups = tuple(zip(config.groups, tables, strict=True))
     wants = tuple(wanted(config, group, len(table), start, begin, step) for group, table in groups)
-    states = tuple(drafts_beside(group.kind) if is_new else 0 for group in config.groups)
+    states = tuple(states_beside(group.kind) if is_new else 0 for group in config.groups)
     copied = tuple(rewritten(state, start, group, table, begin, step, is_new) for group, table in groups)
     news = tuple(sum(takes) + count for takes, count in zip(wants, states, strict=True))
     by_group = tuple(
@@ -118,12 +118,12 @@ def planned(state: State, slot: int, start: Running, begin: int, step: Step) -> 
 
 
 def num_waiting(state: State) -> int:
-    """Count the blocks that only fences hold: no request has them, but a step in flight or a load touches them still.
+    """Count the blocks that only batches hold: no request has them, but chapters keep them a while.
 
     An engine that misses no more blocks than these preempts nobody: it waits (LIVE-2).
     """
-    fenced = [block for fence in state.fences for table in fence.tables for block in table if block != NULL]
-    return sum(comes_free(state, block, fenced.count(block)) for block in set(fenced))
+    kept = [block for batch in state.batches for table in batch.tables for block in table if block != NULL]
+    return sum(comes_free(state, block, kept.count(block)) for block in set(kept))
 
 
 def num_kept(config: Config, start: Running, begin: int) -> int:
@@ -146,7 +146,7 @@ def whole_demand(state: State, start: Running, begin: int, step: Step) -> int:
     is exact: alone, in these steps, the request gets through if and only if the pool has as many.
     """
     config, known = state.config, len(start.prefix[1])
-    tokens, size = max(known, begin + step.external + step.new), max(step.new, 1)
+    tokens, size = max(known, begin + step.coming() + step.new), max(step.new, 1)
     return max(
         sum(held_in_step(config, group, known, at, stop, slots, step.beside()) for group in config.groups)
         for at in range(start.trimmed, tokens, size)

@@ -10,7 +10,7 @@ from .state import NULL, Running, State, Waiting
 
 
 def law_queue_holds_the_unheld(state: State) -> bool:
-    """REF-1: a block is in the free queue exactly when no table, fence, due copy or hold from outside holds it."""
+    """REF-1: a block is in the free queue exactly when no table, batch, due copy or hold from outside holds it."""
     return all((block in state.queue) == (holders(state, block) == 0) for block in range(1, state.config.num_blocks))
 
 

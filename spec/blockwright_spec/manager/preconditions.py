@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from ..reads import Cross, Group, Mamba, Prefix, dead
+from ..reads import Group, Mamba, Prefix, dead
 from .chapters import adopted
-from .facts import certain, draft_states, heads, is_loading, recurrent, resumed, runs_ahead, span
+from .facts import certain, goes_back, heads, is_coming, recurrent, resumed, runs_ahead, span
 from .hits import sound
 from .keys import aligned, num_adopted
 from .outcomes import Reason, Refusal, Step
@@ -13,34 +13,30 @@ from .state import NULL, Config, Hit, Running, State, Table, Waiting
 
 def misuse(config: Config, prefix: Prefix, length: int, begin: int, step: Step) -> Refusal | None:
     """Refuse a step from token `begin` on that no state of the pool could serve."""
-    first, known = begin + step.external, len(prefix[1])
-    if min(step.new, step.ahead(), step.drafts, step.external, step.beside(), step.inside(), step.reserve) < 0:
+    first, known = begin + step.coming(), len(prefix[1])
+    if min(step.new, step.ahead(), step.uncertain(), step.coming(), step.beside(), step.inside(), step.reserve) < 0:
         return Refusal(Reason.NEGATIVE)
     is_inside = any(length % each.block_size for each in config.groups)
-    if step.new == 0 and step.external == 0 and (length == 0 or is_inside):
+    if step.new == 0 and step.coming() == 0 and (length == 0 or is_inside):
         return Refusal(Reason.NO_TOKENS)
-    if step.external > 0 and (step.new > 0 or first > known or (recurrent(config) and first == known)):
-        return Refusal(Reason.LOAD_ALONE)
-    if step.beside() > 0 and not any(isinstance(group.kind, Cross) for group in config.groups):
-        return Refusal(Reason.NO_ENCODER)
+    if reason := step.mismatch(config, known, begin):
+        return Refusal(reason)
     if first + step.new > config.max_model_len:
         return Refusal(Reason.TOO_LONG)
-    if step.drafts > 0 and (step.drafts >= step.new or first + step.new - step.drafts < known):
-        return Refusal(Reason.TOO_MANY_DRAFTS)
     if reason := step.refusal(config, known, begin):
         return Refusal(reason)
-    return check_drafts(config, known, first, step)
+    return check_states(config, known, first, step)
 
 
-def check_drafts(config: Config, known: int, first: int, step: Step) -> Refusal | None:
+def check_states(config: Config, known: int, first: int, step: Step) -> Refusal | None:
     """Refuse to run a recurrent state beyond the drafts that it can be taken back from (MAMBA-3).
 
     With steps in flight, one token may be unknown that is no draft: the one that the step before will give. Layers that
     run ahead keep the states of them all (MAMBA-6).
     """
-    most, drafts, certain = draft_states(config), step.drafts, step.new - step.drafts
+    most, certain = goes_back(config), step.new - step.uncertain()
     is_certain = first + certain <= known or runs_ahead(config) or (config.overlaps and certain == 1)
-    if most is None or (max(drafts, step.ahead()) <= most and is_certain):
+    if most is None or (max(step.uncertain(), step.ahead()) <= most and is_certain):
         return None
     return Refusal(Reason.STATE_DRAFTED)
 
@@ -97,21 +93,21 @@ def start_of(state: State, slot: int, hit: Hit, step: Step) -> Running | Refusal
         return refusal
     if config.overlaps and step.new > 0 and not state.flights:
         return Refusal(Reason.NO_STEP)
-    if step.external > 0 and is_loading(state, slot):
+    if step.coming() > 0 and is_coming(state, slot):
         return Refusal(Reason.LOADING)
     if refusal := wrong_hit(state, request.prefix, hit, step):
         return refusal
     hit, step = adopted(config, hit, step)
     tables = heads(config, hit)
     looked, length = tuple(hit.length // group.block_size for group in config.groups), hit.length
-    end = resumed(request.prefix, length + step.external) if step.external else length
+    end = resumed(request.prefix, length + step.coming()) if step.coming() else length
     kept = trim_tables(config, tables, end)
     saved = length if runs_ahead(config) else 0
     here = (length, length, length, kept, looked, end)
     start = Running(request.prefix, *here, beside=step.beside(), saved=saved)
     request = replace(request, hit=replace(request.hit, tables=tables))
     for chapter in config.chapters:
-        start = chapter.start(state, request, start, step.external)
+        start = chapter.start(state, request, start, step.coming())
     return start
 
 
@@ -138,9 +134,9 @@ def wrong(state: State, slot: int, computed: int, step: Step) -> Refusal | None:
         return Refusal(Reason.NOT_RUNNING)
     if refusal := misuse(config, request.prefix, 0, computed, step):
         return refusal
-    if step.beside() + step.external > 0:
+    if step.beside() + step.coming() > 0:
         return Refusal(Reason.RUNS)
-    if request.loading > 0:
+    if request.coming > 0:
         return Refusal(Reason.LOADING)
     if computed > request.written:
         return Refusal(Reason.UNWRITTEN)
@@ -159,8 +155,8 @@ def check_overlap(state: State, slot: int, request: Running) -> Refusal | None:
         return Refusal(Reason.NO_STEP)
     if any(flight.slot == slot for flight in state.flights[-1]):
         return Refusal(Reason.REPEATED)
-    is_open = any(flight.slot == slot and flight.drafts for step in state.flights for flight in step)
-    is_unknown = request.drafts > 0 and request.computed < request.written
+    is_open = any(flight.slot == slot and flight.uncertain for step in state.flights for flight in step)
+    is_unknown = request.uncertain > 0 and request.computed < request.written
     return Refusal(Reason.DRAFTS_IN_FLIGHT) if recurrent(state.config) and (is_open or is_unknown) else None
 
 

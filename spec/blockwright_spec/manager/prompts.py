@@ -31,12 +31,10 @@ class LastPrompts(Chapter):
         return replace(state, memory=replace(memory_of(state), prompts=(*others, told)[-self.last_prompts :]))
 
     def recalls(self, state: State, prefix: Prefix, end: int) -> bool:
-        """Return whether one of the last prompts begins with the same tokens up to an end, as keys tell."""
         prompts = memory_of(state).prompts
         return is_published(state.config, {named(state.config, 0, each, end) for each in prompts}, 0, prefix, end)
 
     def reset(self, state: State) -> State:
-        """Forget them."""
         return forget_prompts(state)
 
 
@@ -52,5 +50,4 @@ class LookAhead(Chapter):
     key_lookahead: int = 0
 
     def ahead(self) -> int:
-        """Return their number."""
         return self.key_lookahead

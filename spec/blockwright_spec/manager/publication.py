@@ -98,7 +98,7 @@ def holds_state(config: Config, request: Running, end: int) -> bool:
 
     Where a step ran ahead, it is known only later which entry has which state.
     """
-    return end == certain(request) and not (runs_ahead(config) and request.drafts)
+    return end == certain(request) and not (runs_ahead(config) and request.uncertain)
 
 
 def publish_due(state: State, slot: int, stop: int) -> State:
@@ -124,7 +124,7 @@ def stops(config: Config, request: Running) -> bool:
     That is a state at a block's end, after known tokens, its own or one inside.
     """
     end, states = certain(request), tuple(group for group in config.groups if isinstance(group.kind, Mamba))
-    if runs_ahead(config) and request.drafts:
+    if runs_ahead(config) and request.uncertain:
         return False  # which states they leave is not known before they are settled
     if any(chapter.leaves(config, request) for chapter in config.chapters):
         return True

@@ -35,7 +35,6 @@ class Resizable(Chapter):
     first: Config | None = None
 
     def begin(self, state: State) -> State:
-        """Return a new manager with blocks beyond its end."""
         config = state.config
         own = replace(self, first=config)
         chapters = tuple(own if each is self else each for each in config.chapters)
@@ -107,7 +106,7 @@ def law_what_stays_is_found(before: State, done: Done) -> bool:
     stays = tuple(block for block in before.queue if block < end)
     return (
         tables[0] == tables[1]
-        and (before.copies, before.fences, before.pins) == (after.copies, after.fences, after.pins)
+        and (before.copies, before.batches, before.pins) == (after.copies, after.batches, after.pins)
         and after.keys == tuple(each for each in before.keys if each[0] < end)
         and tuple(block for block in after.queue if block in stays) == stays
     )

@@ -30,21 +30,19 @@ class Marking(Chapter):
     """What tells candidates apart by their marks."""
 
     def begin(self, state: State) -> State:
-        """Mark no block."""
         return replace(state, memory=Memory((Mark(),) * len(state.contents)))
 
     def hear(self, state: State, steps: Acts) -> State:
         """Forget the marks of blocks that are taken or found no more; nothing is left of when held ones go.
 
-        A copy or a fence holds what somebody has let go of, or holds as well: that says nothing.
+        A copy or a batch holds what somebody has let go of, or holds as well: that says nothing.
         """
         marks = {act.block: Mark() for act in steps if act.verb in ("take", "forget")}
-        hold = (act for act in steps if act.verb == "hold" and act.place[0] not in ("copies", "fences"))
+        hold = (act for act in steps if act.verb == "hold" and act.place[0] not in ("copies", "batches"))
         held = {act.block: mark_of_held(state, act) for act in hold}
         return put(state, marks | held) if marks or held else state
 
     def order(self, state: State, queue: Table, taker: Hashable, count: int) -> Table:
-        """Return the free blocks by what is remembered of them."""
         return in_order(state, taker, count)
 
 
@@ -52,8 +50,7 @@ class Marking(Chapter):
 class Retention(Marking):
     """Candidates are told apart by hints and tenants.
 
-    Each of `floors` is a tenant's extra keys and the blocks that are its own; the last `guard` candidates are out of
-    the reach of hints.
+    Each of `floors` is a tenant's extra keys and its own blocks; no hint reaches the last `guard` candidates.
     """
 
     floors: tuple[tuple[Hashable, int], ...] = ()
@@ -67,7 +64,6 @@ class Retention(Marking):
         return state
 
     def end(self, config: Config, request: Running, resumes: bool, count: int) -> Wish:
-        """Return what was said of a request."""
         return notes_of(request).wish
 
     def release(self, state: State, batch: tuple[Table, ...], order: Table, said: Wish | None) -> State:
@@ -79,7 +75,6 @@ class Retention(Marking):
         return guard_last(state, tuple(block for block in freed if key(state, block) is not None))
 
     def fork(self, request: Running) -> Running:
-        """Nothing was said of a fork."""
         return replace(request, notes=replace(notes_of(request), wish=UNSAID))
 
 
@@ -106,7 +101,7 @@ def counted(state: State) -> Counts:
 def held_by_tenants(state: State) -> frozenset[tuple[Hashable, int]]:
     """Return each block that requests hold, or held until a fence, with its tenant."""
     own = tuple((request.prefix[0], owned(request)) for request in running(state))
-    held = own + tuple((fence.extra, fence.tables) for fence in state.fences)
+    held = own + tuple((fence.extra, fence.tables) for fence in state.batches)
     return frozenset((tenant, block) for tenant, tables in held for table in tables for block in table if block != NULL)
 
 

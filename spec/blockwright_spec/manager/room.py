@@ -6,8 +6,8 @@ is hit: so a hit takes no block that the request would not need without it (LIVE
 
 from functools import cache
 
-from ..reads import Ahead, Cross, Group, Mamba, entries, filled, hit_entries
-from .facts import draft_states, entries_of_states, recurrent, span
+from ..reads import Ahead, Cross, Group, Mamba, entries, filled, hit_entries, num_states
+from .facts import entries_of_states, goes_back, recurrent, span
 from .state import Config
 
 
@@ -19,7 +19,7 @@ def has_room(config: Config, known: int, length: int) -> bool:
     Of all steps that end after as many tokens it is asked of the one with most slots: that holds most. A shorter hit
     has no room either: it leaves as many states to read, and as much to fill.
     """
-    most = draft_states(config) or 0
+    most = goes_back(config) or 0
     stops = range(known, known + most + 1) if recurrent(config) and length else ()
     return all(
         slots <= length or held_alone(config, known, length, min(stop, slots), slots) < config.num_blocks
@@ -50,5 +50,5 @@ def held_in_step(config: Config, group: Group, known: int, at: int, stop: int, s
     if isinstance(group.kind, Ahead):
         return len(hit_entries(group.kind, size, at) | {*entries_of_states(config, group, known, stop)})
     if isinstance(group.kind, Mamba):
-        return len(hit_entries(group.kind, size, at) | filled(group.kind, size, at, stop)) + group.kind.drafts
+        return len(hit_entries(group.kind, size, at) | filled(group.kind, size, at, stop)) + num_states(group.kind)
     return len(hit_entries(group.kind, size, at) | filled(group.kind, size, at, slots))

@@ -76,13 +76,13 @@ class Running:
     `computed` are known and given slots, those up to `written` are given slots, known or not. `published` is, per
     group, the number of leading entries that have been looked at for publication.
 
-    `states` are, per group, the blocks for the states of draft tokens; `drafts` counts the drafts of the last step, all
-    its unknown tokens unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token count
-    of the last steps without a gap: from there on each step leaves the state at the last block end that it passes. At
-    `inside` tokens, if not 0, a step left states of recurrent layers besides those at its end. `beside` counts what is
-    read by layers that read no token; `loading` tokens after the written ones are on their way from elsewhere. The last
-    step put publication off if `is_delayed`; a request that `is_lost` holds what was given up before it was written; if
-    `is_inside`, it was trimmed where no recurrent state stands. Within `folded` tokens duplicates were folded.
+    `states` are, per group, the blocks for states beside its table; `uncertain` counts its last slots that may not
+    hold, all unknown ones unless steps are in flight. Of recurrent layers that run ahead, `saved` is the first token
+    count of the last steps without a gap: from there on each step leaves the state at the last block end that it
+    passes. At `inside` tokens, if not 0, a step left states of recurrent layers besides those at its end. `beside`
+    counts what is read by layers that read no token; `coming` tokens after the written ones come from elsewhere. The
+    last step put publication off if `is_delayed`; a request that `is_lost` holds what was given up before it was
+    written; if `is_inside`, it was trimmed where no recurrent state stands. Duplicates in `folded` tokens were folded.
     """
 
     prefix: Prefix
@@ -94,11 +94,11 @@ class Running:
     trimmed: int = 0
     notes: Any = None
     states: tuple[Table, ...] = ()
-    drafts: int = 0
+    uncertain: int = 0
     saved: int = 0
     inside: int = 0
     beside: int = 0
-    loading: int = 0
+    coming: int = 0
     is_delayed: bool = False
     is_lost: bool = False
     is_inside: bool = False
@@ -112,29 +112,29 @@ Request = Absent | Waiting | Running
 class Flight:
     """What a step in flight does for one request: it computes the tokens start..stop-1 on these tables.
 
-    `slot` is None once the request has ended or was preempted; `drafts` of the tokens may still be rejected.
+    `slot` is None once the request has ended or was preempted; `uncertain` of the tokens may still be rejected.
     """
 
     slot: int | None
     start: int
     stop: int
     tables: tuple[Table, ...]
-    drafts: int = 0
+    uncertain: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
-    """Blocks that their request gave up while something still touches them, given per group.
+class Batch:
+    """Blocks that the request in `slot` let go of at once, given per group; they are still to be released.
 
-    They return when the step in flight numbered `step`, oldest 0, is settled, or, without one, when the load of the
-    request in `slot` has ended; `extra` are its extra keys, and `said` is what chapters say of the blocks.
+    `extra` are its extra keys, `said` what chapters say; one may keep it `until` then, or while something `is_coming`.
     """
 
-    step: int | None
     slot: int
     tables: tuple[Table, ...]
     extra: Hashable = 0
     said: tuple[Any, ...] = ()
+    until: Any = None
+    is_coming: bool = False
 
 
 Copy = tuple[int, int, int]
@@ -147,10 +147,10 @@ class State:
 
     `queue` holds the free blocks, first to be taken first; `contents` what was written to each, or None; `keys` the
     published blocks with what they are published as, oldest publication first; `requests` one entry for each of their
-    names; `flights` the steps in flight, oldest first; `fences` what waits for them; `copies` what the engine must copy
-    before its next step, oldest first; `due` the slots of requests with a recurrent state to be published once their
-    last step has run, oldest first; `pins` the blocks that no table holds, as often as they are held; `memory` what
-    chapters remember; `steps` those of a transition that is under way.
+    names; `flights` the steps in flight, oldest first; `batches` what is still to be released; `copies` what the engine
+    must copy before its next step, oldest first; `due` the slots of requests with a recurrent state to be published
+    once their last step has run, oldest first; `pins` the blocks that no table holds, as often as they are held;
+    `memory` what chapters remember; `steps` those of a transition that is under way.
     """
 
     config: Config
@@ -159,7 +159,7 @@ class State:
     keys: tuple[tuple[int, Content], ...]
     requests: tuple[Request, ...]
     flights: tuple[tuple[Flight, ...], ...] = ()
-    fences: tuple[Fence, ...] = ()
+    batches: tuple[Batch, ...] = ()
     copies: tuple[Copy, ...] = ()
     due: tuple[int, ...] = ()
     pins: tuple[int, ...] = ()

@@ -40,7 +40,7 @@ def taken(done: Done) -> tuple[int, ...]:
     """Return the blocks that a step took, except for the states of drafts, in the order of taking."""
     new = tuple(block for table in done.new for block in table if block != NULL)
     forks = () if done.new else tuple(act for act in done.steps if act.verb == "take")
-    own = tuple(act.block for act in forks if isinstance(act.place[0], tuple) and act.place[0][0] != "drafts")
+    own = tuple(act.block for act in forks if isinstance(act.place[0], tuple) and act.place[0][0] != "states")
     return tuple(target for _, _, target in copies(done)) + new + own
 
 

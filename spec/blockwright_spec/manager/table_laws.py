@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ..reads import Ahead, Cross, Full, Group, Mamba, cut, dead, drafts_beside, drafts_within, positions, reads, shows
+from ..reads import Ahead, Cross, Full, Group, Mamba, cut, dead, positions, reads, shows, states_beside, states_within
 from .facts import covers, key, keys_of, owned, resumed, running, sharers, span
 from .hits import useful
 from .keys import end_of, is_longer, named, upto
@@ -51,8 +51,8 @@ def law_reads_are_there(state: State) -> bool:
 
 def following(state: State, request: Running) -> int:
     """Return the next token of a request: it goes on from what was said to be done or is being loaded, known or not."""
-    if request.loading:
-        return resumed(request.prefix, request.written + request.loading)
+    if request.coming:
+        return resumed(request.prefix, request.written + request.coming)
     return request.written if state.config.overlaps else max(request.computed, request.settled)
 
 
@@ -87,7 +87,7 @@ def jumped(state: State, request: Running, group: Group, entry: int) -> bool:
     if not isinstance(group.kind, Mamba):
         return False
     end = given(request, group)
-    stops = {end - 1} if drafts_beside(group.kind) or request.is_inside else {end - 1, request.trimmed - 1}
+    stops = {end - 1} if states_beside(group.kind) or request.is_inside else {end - 1, request.trimmed - 1}
     covered = covers(state.config, group, end)
     return not stops & set(positions(span(state.config, group), entry)) and entry < covered
 
@@ -130,7 +130,7 @@ def law_table_covers(state: State) -> bool:
     return all(
         covers(config, group, given(request, group))
         <= len(table)
-        <= covers(config, group, config.max_model_len) + drafts_within(group.kind)
+        <= covers(config, group, config.max_model_len) + states_within(group.kind)
         for request, _, group, table in tables(state)
         if not isinstance(group.kind, Cross)
     )
@@ -144,17 +144,17 @@ def law_table_is_distinct(state: State) -> bool:
 
 def computing(state: State) -> tuple[Running, ...]:
     """Return the requests that run and do not wait for a load."""
-    return tuple(request for request in running(state) if request.loading == 0)
+    return tuple(request for request in running(state) if request.coming == 0)
 
 
 def common_prefix_blocks(state: State, slot: int, group: int, num_running: int) -> int:
     """Count the leading blocks of a group that are in the tables of exactly `num_running` requests that compute.
 
-    None unless all is read. Whatever else holds a block (a load, a fence, a copy, the engine itself) reads no prefix.
+    None unless all is read. Whatever else holds a block (a load, a batch, a copy, the engine itself) reads no prefix.
     """
     request, others = state.requests[slot], computing(state)
     is_full = isinstance(state.config.groups[group].kind, Full)
-    if not isinstance(request, Running) or request.loading or not is_full:
+    if not isinstance(request, Running) or request.coming or not is_full:
         return 0
     same = (sum(block in other.tables[group] for other in others) == num_running for block in request.tables[group])
     return (*same, False).index(False)
@@ -190,7 +190,7 @@ def law_states_are_two(state: State) -> bool:
 def law_state_is_single(state: State) -> bool:
     """MAMBA-2: a recurrent layer that caches nothing holds one block per request and one per draft within its table."""
     return state.config.caching or all(
-        (len(table) == 1 + drafts_within(group.kind) and NULL not in table) or (not table and not request.written)
+        (len(table) == 1 + states_within(group.kind) and NULL not in table) or (not table and not request.written)
         for request, _, group, table in tables(state)
         if isinstance(group.kind, Mamba)
     )
@@ -202,12 +202,12 @@ def law_counts_are_ordered(state: State) -> bool:
     Tokens may be said to be done before they are known; once they are, they count as computed.
     """
     return all(
-        0 <= request.trimmed <= request.settled + request.loading
+        0 <= request.trimmed <= request.settled + request.coming
         and request.settled <= request.written
         and min(request.settled, len(request.prefix[1])) <= request.computed
         and request.computed <= min(request.written, len(request.prefix[1]))
         and (is_private(state.config, request) or request.published[at] * group.block_size <= request.computed)
-        and request.written + request.loading <= state.config.max_model_len
+        and request.written + request.coming <= state.config.max_model_len
         for request, at, group, _ in tables(state)
     )
 

@@ -71,8 +71,7 @@ def held(config: Config, at: int, lengths: Iterable[int], last: int) -> tuple[in
 def publish_tails(state: State, slot: int, count: int) -> State:
     """Publish the parts of a request's blocks up to its tails within `count` tokens (UNIT-2).
 
-    Recurrent layers have only the tail where the last step stopped, drafts aside. Entries without a block are passed
-    over.
+    Recurrent layers have only the tail where the last step stopped, drafts aside. Entries without one are passed over.
     """
     request, config = state.requests[slot], state.config
     if not isinstance(request, Running) or request.is_lost or not due_tails(request, count):

@@ -4,6 +4,7 @@ All have one shape: REFUSE what cannot happen, CHOOSE what is open, EFFECT what 
 the model run in the order of the calls, so that tokens count as written by the call that gives them slots.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..reads import Prefix
@@ -23,6 +24,9 @@ from .state import NULL, Absent, Hit, Running, State, Waiting
 
 Ask = tuple[int, int, Step]
 """One request of a batch: its slot, its computed tokens, and the step."""
+
+Ending = Callable[[State, int, Absent | Waiting, Choice], Outcome]
+"""How a request lets go of its blocks (chapter `ending`); with steps in flight and loads, in time."""
 
 
 @transition
@@ -125,8 +129,8 @@ def append_output(state: State, slot: int, tokens: tuple[int, ...], accepted: in
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
-    drafts = request.written - request.computed if request.computed == len(request.prefix[1]) else 0
-    if accepted > min(len(tokens), 0 if state.config.overlaps else drafts):
+    unknown = request.written - request.computed if request.computed == len(request.prefix[1]) else 0
+    if accepted > min(len(tokens), 0 if state.config.overlaps else unknown):
         return Refusal(Reason.UNWRITTEN)
     # EFFECT
     longer = request.prefix[0], request.prefix[1] + tokens
@@ -219,22 +223,22 @@ def trim(state: State, slot: int, settled: int, choice: Choice) -> Outcome:
 
 
 @transition
-def release(state: State, slot: int, choice: Choice) -> Outcome:
+def release(state: State, slot: int, choice: Choice, end: Ending = release_all) -> Outcome:
     """End a request and release its blocks: ``free``; nothing happens to one that is not there."""
     # CHOOSE
-    return release_all(state, slot, Absent(), choice)
+    return end(state, slot, Absent(), choice)
     # SAME: keys, contents of published blocks, other requests.
 
 
 @transition
-def preempt(state: State, slot: int, choice: Choice) -> Outcome:
+def preempt(state: State, slot: int, choice: Choice, end: Ending = release_all) -> Outcome:
     """Take a running request's blocks and have it wait again: ``free``, and the engine's own count back to 0."""
     # REFUSE
     request = state.requests[slot]
     if not isinstance(request, Running):
         return Refusal(Reason.NOT_RUNNING)
     # CHOOSE, EFFECT
-    return release_all(state, slot, Waiting(request.prefix), choice)
+    return end(state, slot, Waiting(request.prefix), choice)
     # SAME: keys, contents of published blocks, other requests.
 
 

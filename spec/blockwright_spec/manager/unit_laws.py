@@ -141,7 +141,7 @@ def ended(before: State, after: State, old: Running, new: Request) -> bool:
     """Return whether a request has let go of its blocks, and no step in flight or load holds them."""
     if old.is_lost:
         return False
-    return stride(before.config) > 0 and new is not old and not isinstance(new, Running) and not after.fences
+    return stride(before.config) > 0 and new is not old and not isinstance(new, Running) and not after.batches
 
 
 def longest_units(state: State, request: Running) -> tuple[int, ...]:

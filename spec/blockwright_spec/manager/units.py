@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 
 from ..reads import Mamba
+from . import demand
 from .chapters import Chapter
 from .facts import certain, heads, holders, keys_of, sharers
 from .keys import end_of, ends_in, is_longer
@@ -54,29 +55,26 @@ class Units(Chapter):
     unit: int = 0
 
     def stride(self) -> int:
-        """Return the unit."""
         return self.unit
 
     def learns(self) -> bool:
-        """Return that a tail is published where a prompt parts."""
         return True
 
-    def start(self, state: State, request: Waiting, start: Running, external: int) -> Running:
-        """Note the tails that a request is to publish."""
+    def start(self, state: State, request: Waiting, start: Running, coming: int) -> Running:
         told = state.config, len(start.prefix[1]), start.settled, request.hit.junction
         return with_tails(start, tail_lengths(*told), end_tails(*told))
 
     def adopt(self, config: Config, hit: Hit, step: Step) -> tuple[Hit, Step]:
         """Return the whole blocks of a hit before a load, and the step that loads the rest of it too (LOAD-2)."""
         sizes = tuple(group.block_size for group in config.groups)
-        rest = hit.length % lcm(*sizes) if step.external else 0
+        rest = hit.length % lcm(*sizes) if step.coming() else 0
         length, each = hit.length - rest, zip(heads(config, hit), sizes, strict=True)
         tables = tuple(table[: length // size] for table, size in each)
-        more = replace(step, external=step.external + rest)
-        return (replace(hit, length=length, tables=tables), more) if rest else (hit, step)
+        if not rest or not isinstance(step, demand.Step):
+            return hit, step
+        return replace(hit, length=length, tables=tables), replace(step, external=step.external + rest)
 
     def refuse(self, state: State, hit: Hit) -> Refusal | None:
-        """Refuse a hit with a part that is still to be copied."""
         # A block in no table with a state is being saved: it is copied from its source. A part of any other block to
         # which a copy is to come was found by a step that ran without the copy.
         parts = {
@@ -123,7 +121,6 @@ class Units(Chapter):
         return state
 
     def publish(self, state: State, slot: int, count: int) -> State:
-        """Publish the tails."""
         return publish_tails(state, slot, count)
 
     def publish_last(self, state: State, slot: int, count: int) -> State:
@@ -136,7 +133,6 @@ class Units(Chapter):
         return publish_tails(put_request(state, slot, with_tails(request, tails, tails)), slot, end)
 
     def leaves(self, config: Config, request: Running) -> bool:
-        """Return whether a tail is due."""
         return bool(due_tails(request, request.computed))
 
 

@@ -84,7 +84,7 @@ def leaving(
     As it ends, a hit of the `published` tokens is wanted as well. With units, `last` is where it has left a state.
     """
     places = tuple((at, entry) for at, some in enumerate(entries) for entry in some if tables[at][entry] != NULL)
-    lengths = (*wants.lengths, *{published} - {0})
+    lengths, sizes = (*wants.lengths, *{published} - {0}), tuple(group.block_size for group in config.groups)
     output = frozenset({published}) - {*wants.proven, 0}
     prompt = frozenset(wants.lengths) - {*wants.proven, *output}
     kept = {place for place in places if is_wanted(config, *place, held(config, place[0], lengths, last), wants)}
@@ -93,7 +93,7 @@ def leaving(
         frozenset(tables[at][entry] for at, entry in places if (at, entry) not in kept),
         frozenset(tables[at][entry] for at, entry in ends if ends_at(config, at, entry, prompt, last)),
         frozenset(tables[at][entry] for at, entry in ends if ends_at(config, at, entry, output, last)),
-        frozenset(tables[at][entry] for at, entry in kept - ends if asks_at(config, at, entry, lengths)),
+        frozenset(tables[at][entry] for at, entry in kept - ends if any(n // sizes[at] == entry + 1 for n in lengths)),
     )
 
 
@@ -102,11 +102,6 @@ def ends_at(config: Config, at: int, entry: int, lengths: Iterable[int], last: i
     size = config.groups[at].block_size
     before = entry * size if stride(config) else (entry + 1) * size - 1
     return any(before < length <= (entry + 1) * size for length in held(config, at, lengths, last))
-
-
-def asks_at(config: Config, at: int, entry: int, lengths: Iterable[int]) -> bool:
-    """Return whether an entry of a group's table is the last whole block of one of some lengths."""
-    return any(length // config.groups[at].block_size == entry + 1 for length in lengths)
 
 
 def forgets(config: Config, at: int) -> bool:
@@ -147,12 +142,12 @@ def holds_hit(config: Config, request: Running, length: int) -> bool:
     )
 
 
-def wants_of(state: State, request: Waiting, length: int, external: int) -> Wants:
+def wants_of(state: State, request: Waiting, length: int, coming: int) -> Wants:
     """Return what a request wants kept from its admission on: with a hit of a length and tokens to be loaded."""
     config, prefix = state.config, request.prefix
     step, known = aligned(config), len(prefix[1])
-    hit = (length + external) // step * step
+    hit = (length + coming) // step * step
     own = {within(config, known), within(config, known - 1)} - {0}
-    tip = Tip.NONE if external or hit in own else tip_of(state, request.hit.tables)
+    tip = Tip.NONE if coming or hit in own else tip_of(state, request.hit.tables)
     proven = {request.hit.junction, hit if tip == Tip.NONE else 0} - {0}
     return Wants(tuple(sorted(own | proven)), tuple(sorted(proven)), tip != Tip.PROMPT or request.hit.junction > 0)

@@ -131,8 +131,7 @@ def sent_down(done: ChainDone, at: int, reserve: int) -> ChainDone:
     """Send idle blocks of a tier down, in the order of eviction, until enough places are free or will be.
 
     None is sent once the tier below is full, since a block that is evicted when its place is needed stays readable
-    until then. None is sent either if it would wait for a place below, and enough places for this tier are coming free
-    there.
+    until then. None is sent either if it would wait for a place below, and enough places come free for this tier.
     """
     for key in idle(done.state.tiers[at]):
         lacking = reserve - num_free(done.state.tiers[at]) - len(lowering(done.state, at))

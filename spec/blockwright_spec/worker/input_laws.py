@@ -114,8 +114,7 @@ def law_slot_is_of_one_token(handed: Handed) -> bool:
 def law_reads_have_slots(handed: Handed) -> bool:
     """READ-2: every position that a token of a step reads lies, through the row, in a block with exactly that prefix.
 
-    This holds once the step has written, for the token itself too and for the step's other tokens, since a layer writes
-    before it reads.
+    This holds once the step has written, for the token itself and for the step's other tokens, as a layer writes first.
     """
     config, contents = handed.state.config, handed.state.contents
     return all(

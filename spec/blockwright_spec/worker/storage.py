@@ -113,8 +113,7 @@ def most_held(config: Config, group: Group, slots: int, step: int, encoder: int)
 def held(config: Config, group: Group, limits: Limits) -> int:
     """Count the most blocks of a group that a request of the maximum length holds (PLAN-2).
 
-    With steps in flight, all blocks that the oldest of them reads are kept, and a recurrent layer keeps the state of
-    each.
+    With steps in flight, all that the oldest reads is kept, and a recurrent layer keeps the state of each.
     """
     slots = limits.step + limits.lookahead
     if not isinstance(group.kind, Mamba):

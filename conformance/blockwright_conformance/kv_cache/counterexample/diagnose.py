@@ -116,8 +116,8 @@ def fences(before: State, outcome: ManagerOutcome, shown: Observation) -> Broken
     """Yield FENCE-1 where blocks are back too early, or are still not back."""
     if shown.queue is None:
         return
-    waiting = {block for fence in outcome.state.fences for table in fence.tables for block in table}
-    due = {block for fence in before.fences for table in fence.tables for block in table} - waiting
+    waiting = {block for fence in outcome.state.batches for table in fence.tables for block in table}
+    due = {block for fence in before.batches for table in fence.tables for block in table} - waiting
     tables = [*shown.tables, *(shown.states or ())]
     held = {block for groups in tables for table in groups or () for block in table}
     early, late = waiting & set(shown.queue), due - held - set(shown.queue)

@@ -24,7 +24,7 @@ from ..outcomes import Done, Outcome, Reason, Refusal, transition
 from ..page import exchanges, pins
 from ..retention import retention_of
 from ..seam import forget_keys, note
-from ..state import NULL, Fence, Running, State
+from ..state import NULL, Batch, Running, State
 from ..told import Change, folded
 from ..transitions import with_settled
 
@@ -50,11 +50,11 @@ def fold(state: State, slot: int, count: int, choice: Choice) -> Outcome:
     # EFFECT
     alone = tuple(own for *_, own, _ in folds if holders(state, own) == 1)
     now = point_to(replace(request, settled=settled), folds, min(count, settled))
-    waits = pins("hold", "fences", sum(batch, ())) if steps else ()
+    waits = pins("hold", "batches", sum(batch, ())) if steps else ()
     left = note(with_settled(state, slot, now), waits + exchanges(slot, request.tables, now.tables))
     bare = drop_contents(left, alone)
-    fence = Fence(steps[-1] if steps else None, slot, batch, request.prefix[0])
-    fenced = replace(bare, fences=(*bare.fences, fence) if any(batch) else bare.fences)
+    fence = Batch(slot, batch, request.prefix[0], until=steps[-1] if steps else None)
+    fenced = replace(bare, batches=(*bare.batches, fence) if any(batch) else bare.batches)
     return Done(fenced if steps else enqueue(bare, order))
     # SAME: what can be found, and what the request reads.
 

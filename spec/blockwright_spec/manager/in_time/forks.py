@@ -11,14 +11,14 @@ blocks a request *holds alone*, and preempts until something came free (ALONE-1)
 
 from dataclasses import replace
 
-from ...reads import Cross, cut, drafts_beside
+from ...reads import Cross, cut, states_beside
 from ..chapters import order_of
 from ..choices import Choice, legal_order, legal_taking
 from ..effects import enqueue, new_entries, take_blocks
 from ..facts import certain, comes_free, covers, in_flight, owned, recurrent, runs_ahead, sharers, span
 from ..keys import upto
 from ..outcomes import Done, Outcome, Reason, Refusal, transition
-from ..page import acts, drafts_of, pins, tables_of
+from ..page import acts, pins, states_of, tables_of
 from ..publication import publish_due_states, put_request
 from ..seam import note, write_blocks
 from ..state import NULL, Content, Running, State, Table, Waiting
@@ -37,7 +37,7 @@ def fork(state: State, parent: int, child: int, choice: Choice, own: Entries = (
     # REFUSE
     if refusal := unforkable(state, parent, child):
         return refusal
-    states = ((True,) * drafts_beside(group.kind) for group in state.config.groups)
+    states = ((True,) * states_beside(group.kind) for group in state.config.groups)
     wants = ((True,) * len(own), *states)
     count = sum(map(len, wants))
     if count > len(state.queue):
@@ -53,7 +53,7 @@ def fork(state: State, parent: int, child: int, choice: Choice, own: Entries = (
     tables = shared(state, parent, place)
     held = acts("hold", tables_of(child, len(tables)), tables)
     mine = tuple(act._replace(verb="take") if act.block in copies else act for act in held)
-    steps = (*mine, *acts("take", drafts_of(child, len(new)), tuple(new)))
+    steps = (*mine, *acts("take", states_of(child, len(new)), tuple(new)))
     ready = publish_due_states(take_blocks(state, taken, steps), parent)
     written = write_blocks(ready, copied(state, parent, place))
     return Done(fork_table(written, parent, child, tables, tuple(new)), demand=count)
@@ -98,7 +98,7 @@ def fork_table(state: State, parent: int, child: int, tables: tuple[Table, ...],
     assert isinstance(one, Running)
     assert isinstance(other, Waiting)
     done = one.settled if config.overlaps else one.computed
-    kept = replace(one, settled=done, written=one.computed, drafts=0)
+    kept = replace(one, settled=done, written=one.computed, uncertain=0)
     twin = replace(kept, prefix=other.prefix, tables=tables, states=states)
     for chapter in config.chapters:
         twin = chapter.fork(twin)
@@ -112,7 +112,7 @@ def unforkable(state: State, parent: int, child: int) -> Refusal | None:
         return Refusal(Reason.NOT_RUNNING)
     if not isinstance(other, Waiting):
         return Refusal(Reason.NOT_WAITING)
-    if one.loading > 0:
+    if one.coming > 0:
         return Refusal(Reason.LOADING)
     if one.is_lost:
         return Refusal(Reason.GIVEN_UP)
@@ -155,8 +155,7 @@ def held_alone(state: State, slot: int) -> frozenset[int]:
 def law_preemption_frees_its_own(before: State, done: Done) -> bool:
     """ALONE-1: a request that ends or is preempted gives back exactly the blocks that it held alone, if need be later.
 
-    Later is when the step in flight or the load has ended that still touches them. So one that shares all its blocks
-    with forks gives nothing back.
+    Later is when no step in flight or load touches them any more. One that shares all with forks gives nothing back.
     """
     after = done.state
     ended = tuple(
@@ -166,7 +165,7 @@ def law_preemption_frees_its_own(before: State, done: Done) -> bool:
     )
     if not ended:
         return True
-    fences = tuple(fence for fence in after.fences if fence not in before.fences)
+    fences = tuple(fence for fence in after.batches if fence not in before.batches)
     later = {block for fence in fences for table in fence.tables for block in table if comes_free(after, block)}
     freed = frozenset(after.queue) - frozenset(before.queue) | later
     return all(freed == held_alone(before, slot) for slot in ended)

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from ...reads import Cross, Mamba
 from ..choices import Choice
-from ..ending import release_all
 from ..facts import certain, sharers, span
 from ..keys import end_of, is_longer, upto
 from ..outcomes import Done, Outcome, Reason, Refusal, transition
@@ -23,6 +22,7 @@ from ..seam import forget_keys, write_blocks
 from ..state import Absent, Content, Running, State, Waiting
 from ..tails import make_private
 from ..told import given_up as of_given_up
+from .in_flight import end_in_time
 
 Starts = Mapping[int, int]
 """Slots of requests, each with the tokens from which on nothing that it holds was computed from what is there."""
@@ -38,11 +38,11 @@ def abort(state: State, slot: int, count: int, resumes: bool, choice: Choice) ->
     # CHOOSE, EFFECT
     successor = Waiting(request.prefix) if resumes else Absent()
     if count >= certain(request):
-        return release_all(state, slot, successor, choice)
+        return end_in_time(state, slot, successor, choice)
     kept = max(count, request.settled)
     starts = reached(state, {slot: kept})
     gone = keys_behind(state, starts)
-    outcome = release_all(give_up(state, slot, starts, gone), slot, successor, choice, has_run=False)
+    outcome = end_in_time(give_up(state, slot, starts, gone), slot, successor, choice, has_run=False)
     return replace(outcome, kept=kept) if isinstance(outcome, Done) else outcome
     # SAME: keys of other blocks, and of these up to where they were written; tables of other requests.
 

@@ -5,7 +5,7 @@ from functools import cache
 
 from ...reads import Prefix
 from ..demand import Step
-from ..facts import draft_states, is_loading
+from ..facts import goes_back, is_coming
 from ..hits import found
 from ..lru import LRU
 from ..outcomes import Done, Fits, Outcome, Plan, Reason, Refusal, When
@@ -13,16 +13,15 @@ from ..plans import num_waiting, plan_admission
 from ..pool_laws import asked
 from ..state import Config, Hit, Running, State, Waiting, initial
 from ..tails import widest
-from ..transitions import release
 from .forks import take_copies
-from .in_flight import begin, finish_load, settle
+from .in_flight import begin, finish_load, release, settle
 from .outside import let_go
 
 
 def law_head_is_served(state: State) -> bool:
     """LIVE-1: once all others are gone and nothing is in flight, a waiting request fits, or never could, hit or not."""
-    is_waiting = any(isinstance(each, Waiting) or is_loading(state, slot) for slot, each in enumerate(state.requests))
-    if not (is_waiting or state.flights or state.fences or state.copies or state.pins):
+    is_waiting = any(isinstance(each, Waiting) or is_coming(state, slot) for slot, each in enumerate(state.requests))
+    if not (is_waiting or state.flights or state.batches or state.copies or state.pins):
         return True  # REF-1 says it: whatever is released is free
     alone = quiet(state)
     step = Step(1, whole=True, reserve=state.config.num_blocks)
@@ -39,12 +38,12 @@ def law_head_is_served(state: State) -> bool:
 
 def law_waiting_returns(state: State) -> bool:
     """LIVE-2: the blocks that a refusal counts as on their way are free once nothing is in flight any more."""
-    return not state.fences or len(landed(state).queue) == len(state.queue) + num_waiting(state)
+    return not state.batches or len(landed(state).queue) == len(state.queue) + num_waiting(state)
 
 
 def landed(state: State) -> State:
     """Return the state once steps in flight are settled, and loads that their requests have given up have ended."""
-    for slot in {fence.slot for fence in state.fences if fence.step is None}:
+    for slot in {fence.slot for fence in state.batches if fence.is_coming}:
         state = after(finish_load(state, slot, 0, LRU))
     while state.flights:
         state = after(settle(state, (), LRU))
@@ -74,7 +73,7 @@ def law_hit_fits(state: State) -> bool:
     """
     config = state.config
     ready = replace(state, flights=((),)) if config.overlaps else state
-    most = draft_states(config)
+    most = goes_back(config)
     return len(state.queue) < config.num_blocks - 1 or not any(
         is_too_much(plan_admission(waits, 0, hit, rest), fits_alone(config, prefix, whole))
         for prefix in asked(state)

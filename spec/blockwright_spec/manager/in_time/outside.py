@@ -4,8 +4,7 @@ A connector holds blocks that it still reads or writes, and an engine may take b
 keeps a block from being taken, and does nothing else: it is no entry of a table, so that a request goes on writing to
 its own block. Whoever holds from outside lets go of those holds only, never of what a request holds (OUTSIDE-1).
 
-Of a request that waits the engine may have it count as a use that its hit was looked up: the hit is held, and let go of
-at once (USE-1).
+An engine may count a lookup of a request that waits as a use of its hit, which is held, and let go of at once (USE-1).
 """
 
 from collections import Counter
@@ -88,7 +87,7 @@ def law_use_reorders_alone(state: State) -> bool:
 def law_outside_changes_alone(before: State, done: Done) -> bool:
     """OUTSIDE-1: what is held from outside changes alone, and a step gives no request a block that is held there."""
     after = done.state
-    rest = (before.requests, before.flights, before.fences, before.copies, before.due)
-    kept = rest == (after.requests, after.flights, after.fences, after.copies, after.due)
+    rest = (before.requests, before.flights, before.batches, before.copies, before.due)
+    kept = rest == (after.requests, after.flights, after.batches, after.copies, after.due)
     given = {block for table in done.new for block in table} & set(before.pins)
     return not given - {NULL} and (kept or sorted(before.pins) == sorted(after.pins))

@@ -11,7 +11,7 @@ from ...reads import Cross, Group, Mamba, cut
 from ..choices import Choice, legal_order
 from ..effects import enqueue, target
 from ..ending import cut_off
-from ..facts import covers, draft_states, runs_ahead, span
+from ..facts import covers, goes_back, runs_ahead, span
 from ..keys import upto
 from ..outcomes import Done, Outcome, Reason, Refusal, transition
 from ..page import exchanges
@@ -59,11 +59,11 @@ def not_shortened(config: Config, request: Running, count: int) -> Reason | None
 
     A draft's state that the step has read is not in the table, so that nobody could go on from it without the step.
     """
-    if config.overlaps or request.loading:
-        return Reason.LOADING if request.loading else Reason.IN_FLIGHT
+    if config.overlaps or request.coming:
+        return Reason.LOADING if request.coming else Reason.IN_FLIGHT
     if not request.settled <= count <= request.written:
         return Reason.WENT_BACK if count < request.settled else Reason.UNWRITTEN
-    if runs_ahead(config) or (count == request.settled and draft_states(config)):
+    if runs_ahead(config) or (count == request.settled and goes_back(config)):
         return Reason.STATE_ELSEWHERE
     return Reason.NO_CHECKPOINT if request.inside > request.settled else None
 
@@ -73,7 +73,7 @@ def step_back(state: State, slot: int, tables: tuple[Table, ...], count: int) ->
     request, config = state.requests[slot], state.config
     assert isinstance(request, Running)
     known = min(count, len(request.prefix[1]))
-    short = replace(request, tables=tables, computed=known, written=count, drafts=count - known)
+    short = replace(request, tables=tables, computed=known, written=count, uncertain=count - known)
     short = replace(short, folded=min(request.folded, count))
     states = {
         target(short, at, group, span(config, group), count - 1): (at, cut(short.prefix, count))

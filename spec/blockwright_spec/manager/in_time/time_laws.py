@@ -1,7 +1,7 @@
 """Part one, chapter 36: laws of time: of steps in flight, loads and waiting, drafts, encoders, and copies."""
 
 from ...reads import Ahead, Cross, Mamba, cut, dead, entries, writes
-from ...reads import drafts_beside as beside
+from ...reads import states_beside as beside
 from ..facts import certain, entries_of_states, heads, key, keys_of, running, sharers, span
 from ..hits import found
 from ..keys import end_of, num_ahead, stride, upto
@@ -39,9 +39,9 @@ def law_flights_follow(state: State) -> bool:
 
 def law_fence_has_its_step(state: State) -> bool:
     """FENCE-1: what waits behind a fence waits for a step in flight, or for a load that has not ended."""
-    return all(fence.step is None or 0 <= fence.step < len(state.flights) for fence in state.fences) and (
-        len({fence.slot for fence in state.fences if fence.step is None})
-        == sum(fence.step is None for fence in state.fences)
+    return all(fence.is_coming or 0 <= fence.until < len(state.flights) for fence in state.batches) and (
+        len({fence.slot for fence in state.batches if fence.is_coming})
+        == sum(fence.is_coming for fence in state.batches)
     )
 
 
@@ -56,7 +56,7 @@ def law_found_is_settled(state: State) -> bool:
         for step in state.flights
         for flight in step
         for group, table in zip(state.config.groups, flight.tables, strict=True)
-        for place in writes(group.kind, flight.start, flight.stop - flight.drafts * isinstance(group.kind, Mamba))
+        for place in writes(group.kind, flight.start, flight.stop - flight.uncertain * isinstance(group.kind, Mamba))
         for block in (table[place // span(state.config, group)],)
         if block != NULL
         for content in keys_of(state, block)
@@ -69,7 +69,7 @@ def law_load_is_hidden(state: State) -> bool:
         (is_private(state.config, request) or request.published[at] * group.block_size <= request.written)
         and not any(flight.slot == slot for step in state.flights for flight in step)
         for slot, request in enumerate(state.requests)
-        if isinstance(request, Running) and request.loading > 0
+        if isinstance(request, Running) and request.coming > 0
         for at, group in enumerate(state.config.groups)
     )
 
@@ -79,7 +79,7 @@ def law_load_has_own_blocks(state: State) -> bool:
     return all(
         sharers(state, block) == 1 and not keys_of(state, block)
         for request in running(state)
-        if request.loading > 0
+        if request.coming > 0
         for at, group in enumerate(state.config.groups)
         for block in request.tables[at][request.written // span(state.config, group) :]
         if block != NULL
@@ -90,7 +90,7 @@ def law_drafts_have_states(state: State) -> bool:
     """MAMBA-3: a request has the states of its recurrent layers' drafts from its start, and drafts no further."""
     return all(
         len(request.states[at]) == beside(group.kind)
-        and (not beside(group.kind) or request.drafts <= beside(group.kind))
+        and (not beside(group.kind) or request.uncertain <= beside(group.kind))
         for request, at, group, _ in tables(state)
     )
 
@@ -150,8 +150,7 @@ def law_copies_commute(state: State) -> bool:
 def law_copy_is_of_its_entry(before: State, done: Done) -> bool:
     """COPY-2: a copy is made from a block that another request keeps, or that is published, and leaves it as it was.
 
-    Or from one of which a copy is to come already. A state that is about to be written over is copied for its key alone
-    (UNIT-7).
+    Or from one of which a copy is to come. A state that is to be written over is copied for its key alone (UNIT-7).
     """
     saved, sources = saving(done), {source for _, source, _ in before.copies}
     return all(
