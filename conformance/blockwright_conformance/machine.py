@@ -89,7 +89,7 @@ class Engine(History[State, ManagerAdapter]):
     def __init__(self, world: KVCacheWorld, has_data: bool) -> None:
         super().__init__(world, laws_every=0)
         self.plane: Any = None
-        self.due = True
+        self.due = False  # whatever is wrong to begin with is seen after the first call as well
         if has_data and not runs_ahead(world.scope.config):  # which only vLLM's worker follows
             from .plane import Plane  # it imports torch
 
@@ -101,15 +101,6 @@ class Engine(History[State, ManagerAdapter]):
         if self.plane is not None:
             self.plane.follow(before, action, compared.outcome)
         return compared
-
-    def judge(self) -> None:
-        if self.due:
-            super().judge()
-
-    def examine(self) -> None:
-        if self.due:
-            super().examine()
-            self.due = False
 
     def finish(self) -> None:
         super().finish()
@@ -130,9 +121,10 @@ class Engine(History[State, ManagerAdapter]):
             return
         request = self.state.requests[action.slot]
         known = RUNNING if isinstance(request, Running) else WAITING if isinstance(request, Waiting) else PROMPTED
+        kind = options.Admit if known is PROMPTED and kind is options.AdmitHeld else kind  # it need not be looked up
         own = getattr(request, "prefix", getattr(action, "prefix", None))
-        for prefix in (own, *scope.prompts * isinstance(request, Absent)) if kind in known and own is not None else ():
-            yield from kind.allowed(scope, self.state, action.slot, prefix)
+        for prefix in dict.fromkeys((own, *scope.prompts * (known is PROMPTED))) if kind in known else ():
+            yield from kind.allowed(scope, self.state, action.slot, prefix) if prefix is not None else ()
 
 
 def told_as_test(error: HistoryError, factory: Any, has_data: bool) -> HistoryError:
@@ -413,14 +405,16 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
 
     @stateful.invariant()
     def every_law_holds(self) -> None:
-        if len(self.history.actions) % LAWS_EVERY == 0:  # they cost as much as all the rest
+        if self.history.due and len(self.history.actions) % LAWS_EVERY == 0:  # they cost as much as all the rest
             with self.told():
                 self.history.judge()
 
     @stateful.invariant()
     def every_question_is_answered(self) -> None:
-        with self.told():
-            self.history.examine()
+        if self.history.due:
+            with self.told():
+                self.history.examine()
+            self.history.due = False
 
     @stateful.invariant()
     def memory_holds_what_was_written(self) -> None:
@@ -466,8 +460,7 @@ def hunt(scope: Scope, factory: Any, seconds: float, first: int, database: Any =
         except HistoryError as error:
             raise told_as_test(error, factory, machine.has_data) from None
         now = time.process_time()
-        if not number:  # the first search also loads packages
-            started, machine.until = now, now + 2 * seconds
+        machine.until = started + 2 * seconds
         cost, following = (now - before) / examples / steps, LENGTHS[(number + 1) % len(LENGTHS)]
         examples = min(MANY, int((started + seconds - now) / cost / following))
         if examples < 1:

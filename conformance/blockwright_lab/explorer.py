@@ -74,6 +74,17 @@ def constructor(record: str, fields: list[str]) -> str:
         return {record}({", ".join(f"self.{name}" for name in names)})"""
 
 
+def stated(source: str, files: list[str]) -> str:
+    """Give laws their names and sentences, which stand in docstrings: compiled functions have none."""
+    laws = {
+        f"{name[:-3].replace('/', '.')}.{each.name}": ast.get_docstring(each)
+        for name in files
+        for each in ast.parse(Path(name).read_text(encoding="utf-8")).body
+        if isinstance(each, ast.FunctionDef) and each.name.startswith("law_")
+    }
+    return source.replace("holds.__doc__", f"{laws!r}[holds.__module__ + '.' + holds.__name__]")
+
+
 def recorded(folder: Path, sources: dict[str, str]) -> None:
     libraries = sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*.so"))
     (folder / RECORD).write_text(json.dumps({"sources": sources, "libraries": libraries}, indent=0), encoding="utf-8")
@@ -106,6 +117,8 @@ def compile_into(folder: Path) -> None:
         files += [f"{PACKAGES[1].name}/{name}.py" for name in KIT]
         for each in map(Path, files):
             each.write_text(constructed(each), encoding="utf-8")
+        law = Path(PACKAGES[0].name, "law.py")
+        law.write_text(stated(law.read_text(encoding="utf-8"), files), encoding="utf-8")
         arguments, said = ["--follow-imports=silent", "--ignore-missing-imports", *files], io.StringIO()
         try:
             gc.disable()  # mypy's graph is large, and alive to the end: to look through it took half of the time

@@ -7,6 +7,7 @@ from blockwright_conformance.block_tables.scopes import of_row as tables
 from blockwright_conformance.kv_cache.scopes import EVERY, layers
 from blockwright_conformance.kv_cache.scopes import of_row as managers
 from blockwright_conformance.kv_cache.scopes import plain as plain
+from blockwright_conformance.kv_cache.scopes import rows_of as rows_of
 from blockwright_conformance.offload.scopes import chain_of_row as chains
 from blockwright_conformance.offload.scopes import tier_of_row as tiers
 from blockwright_spec.reads import Group

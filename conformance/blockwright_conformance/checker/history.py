@@ -9,6 +9,7 @@ The state machine of managers (`machine`) goes through the same histories, one r
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, combinations
 from random import Random
 from typing import Any, Generic
 
@@ -135,7 +136,7 @@ def walks(make: Callable[[], Drawn], count: int, steps: int, first: int = 0) -> 
 def shortest(make: Callable[[], Drawn], violation: Violation, seconds: float = SHORTENING) -> Violation:
     """Leave actions out of a way to a violation, and make simpler ones in their place, while one is still shown.
 
-    Where nothing more can be left out so, one action is left out and another is made in some other way, together.
+    Where nothing more can be left out so, any two are, or a few in a row while another is made in some other way.
     """
     ends, best = time.process_time() + seconds, violation
 
@@ -156,8 +157,11 @@ def shortest(make: Callable[[], Drawn], violation: Violation, seconds: float = S
         for at in range(len(best.actions)):
             any(map(shows, changed(make, best.actions, at)))
         if before == best.actions and len(before) > SHORT:
-            fewer = [before[:at] + before[at + 1 :] for at in range(len(before))]
-            any(shows(each) for rest in fewer for at in range(len(rest)) for each in changed(make, rest, at))
+            two = (before[:a] + before[a + 1 : b] + before[b + 1 :] for a, b in combinations(range(len(before)), 2))
+            # A decode step is two or three in a row: a step begun, an output, and slots for it.
+            fewer = [before[:at] + before[at + size :] for size in (1, 2, 3) for at in range(len(before) - size + 1)]
+            others = (each for rest in fewer for at in range(len(rest)) for each in changed(make, rest, at))
+            any(map(shows, chain(two, others)))
     return best
 
 
@@ -174,12 +178,15 @@ def cost(actions: tuple[Any, ...]) -> tuple[int, int, str]:
 
 
 def replayed(history: Drawn, actions: tuple[Any, ...]) -> Violation | None:
-    """Make actions again, those that the scope still allows; return the violation that shows."""
+    """Make actions again, those that the scope still allows; return the violation that one shows, or the last state.
+
+    The laws and the questions, which cost far more than the actions, are left to the end.
+    """
     try:
         for action in actions:
             if action in history.again(action):
                 history.act(action)
-                history.finish()
+        history.finish()
     except HistoryError as error:
         return error.violation
     return None

@@ -48,6 +48,11 @@ class Served(NamedTuple):
     """Entries whose shared block was copied: group, entry, and the block that stands there now (None: not told)."""
 
 
+Asks = tuple[tuple[str, int, int], ...]
+Batch = tuple[tuple[Served, ...], bool]
+"""Requests of a batch, each with its computed and new tokens; and which were served, and whether all were."""
+
+
 class Planned(NamedTuple):
     """A manager's forecast of a step: blocks it takes if it fits, else those missing; neither if never.
 
@@ -196,7 +201,7 @@ class ManagerAdapter(Protocol):
     def finish_load(self, name: str, count: int) -> None:
         """End a load of a request, of which `count` tokens came (``finish_load``)."""
 
-    def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
+    def allocate_each(self, asks: Asks, lookahead: int) -> Batch:
         """Serve several requests (name, computed, new) in one call; return which were served and whether all were."""
 
     def append(self, name: str, tokens: tuple[int, ...]) -> None:

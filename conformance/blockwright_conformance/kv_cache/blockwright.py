@@ -24,7 +24,7 @@ from blockwright_spec.manager.state import Config, Content
 from blockwright_spec.reads import Kind, Prefix, cut
 
 from ..checker.world import twin_of
-from .adapter import EXTRAS, Copies, Counted, Explained, Found, Observation, Planned, Served, Tables
+from .adapter import EXTRAS, Asks, Batch, Copies, Counted, Explained, Found, Observation, Planned, Served, Tables
 from .scopes import LAYERS, kind_and_lengths, option
 
 TOKENS: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
@@ -356,17 +356,13 @@ class BlockwrightAdapter:
             if absent:
                 self.forget(name)
 
-    def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
+    def allocate_each(self, asks: Asks, lookahead: int) -> Batch:
         return self.grow_each(asks, lookahead, delay_cache_blocks=False)
 
-    def allocate_each_later(
-        self, asks: tuple[tuple[str, int, int], ...], lookahead: int
-    ) -> tuple[tuple[Served, ...], bool]:
+    def allocate_each_later(self, asks: Asks, lookahead: int) -> Batch:
         return self.grow_each(asks, lookahead, delay_cache_blocks=True)
 
-    def grow_each(
-        self, asks: tuple[tuple[str, int, int], ...], lookahead: int, **options: bool
-    ) -> tuple[tuple[Served, ...], bool]:
+    def grow_each(self, asks: Asks, lookahead: int, **options: bool) -> Batch:
         requests = [self.owned(name) for name, _, _ in asks]
         for request, (_, computed, _) in zip(requests, asks, strict=True):
             request.num_computed_tokens = computed

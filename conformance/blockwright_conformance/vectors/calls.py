@@ -11,7 +11,7 @@ from blockwright_spec.manager.demand import Step
 from blockwright_spec.manager.outcomes import Publication
 from blockwright_spec.reads import Prefix
 
-from ..kv_cache.adapter import Copies, Found, ManagerAdapter, Served, Tables
+from ..kv_cache.adapter import Asks, Batch, Copies, Found, ManagerAdapter, Served, Tables
 from ..kv_cache.parts import step_of
 from ..kv_cache.scopes import rows_of
 
@@ -142,7 +142,7 @@ class ByCalls:
         answer = self.said("allocate", name, *values, may=("blocks", "refused"))
         return answer.tables if answer.word == "blocks" else None
 
-    def allocate_each(self, asks: tuple[tuple[str, int, int], ...], lookahead: int) -> tuple[tuple[Served, ...], bool]:
+    def allocate_each(self, asks: Asks, lookahead: int) -> Batch:
         answer = self.said("batch", lookahead, asks, may=("served",))
         return tuple([Served(tables) for tables in answer.served]), answer.whole
 

@@ -3,7 +3,6 @@
 A place is the name of one in `places.toml`, or of a trial of one of the modules in `TRIALS`.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ TRIALS: dict[str, Any] = {
     each.__name__.rpartition(".")[2]: each for each in (paged_trials, offload_trials, part_trials, pool_trials)
 }
 
-ROWS: dict[str, dict[str, Any]] = tomllib.loads((FOLDER.parent / "places.toml").read_text(encoding="utf-8"))
+ROWS: dict[str, dict[str, Any]] = scopes.rows_of(f"{FOLDER.parent}/places")
 ADAPTERS = ROWS.pop("adapters")
 
 PLACES = {
@@ -38,12 +37,8 @@ class Chapter(NamedTuple):
     bugs: tuple[KnownBug, ...]
 
 
-def read(name: str) -> dict[str, Any]:
-    return tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-
-
 def chapter(name: str) -> Chapter:
-    found = read(name)
+    found = scopes.rows_of(f"{FOLDER}/{name}")
     return Chapter(name, found["title"], tuple(map(bug_of, found["bug"])))
 
 
@@ -69,7 +64,7 @@ CHAPTERS = tuple(map(chapter, NAMES))
 BUGS: tuple[KnownBug, ...] = tuple(bug for each in CHAPTERS for bug in each.bugs)
 BY_ID = {bug.id: bug for bug in BUGS}
 
-NOT_POSSIBLE: dict[str, str] = read("not_possible")
+NOT_POSSIBLE: dict[str, str] = scopes.rows_of(f"{FOLDER}/not_possible")
 """Bugs of the corpus that have no place here, each with the reason: what they broke does not exist."""
 
 CORPUS = tuple(f"B{number:02}" for number in range(1, 67))

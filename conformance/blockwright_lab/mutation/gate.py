@@ -19,19 +19,11 @@ from blockwright_conformance.gates import GateResult, Profile
 from .judge import ENDLESS, Result, judged
 from .mutator import Mutation
 from .survivors import reason_for
-from .targets import TARGETS, all_mutations, target, target_of
+from .targets import ROWS, TARGETS, all_mutations, target, target_of
 
-SAMPLE = {
-    "quick": {"implementation": 6, "specification": 6},
-    "pr": {"implementation": 200, "specification": 100},
-    "nightly": {},
-}
+SAMPLE: dict[str, dict[str, int]] = ROWS["sample"]
 """How many mutants a profile draws; others take all."""
-FLOOR = {
-    "quick": {"implementation": 0, "specification": 0},
-    "pr": {"implementation": 95, "specification": 98},
-    "nightly": {"implementation": 99, "specification": 92},
-}
+FLOOR: dict[str, dict[str, int]] = ROWS["floor"]
 """Per cent of the mutants that must be killed or listed."""
 SEED = 2
 

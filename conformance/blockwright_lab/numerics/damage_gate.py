@@ -11,7 +11,6 @@ has what the manager's self-check alone finds at the end.
 """
 
 import time
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -26,10 +25,11 @@ from ..known_bugs.bugs import BY_ID
 from ..known_bugs.gate import CORE, named, summed
 from ..known_bugs.variants import variant
 from ..known_bugs.watch import OutOfTimeError, rearm, watch
-from ..scopes import layer, plain
+from ..scopes import layer, plain, rows_of
 from .engine.schedule import EngineConfig, Job, Schedule
 
 KIND, UNCHANGED = "damage", "unchanged: "
+FILES = {name: rows_of(str(Path(__file__).with_name(name))) for name in ("worlds", "shown")}
 
 MOST_STEPS = 150
 """Steps after which a world that has not ended will not end."""
@@ -57,23 +57,19 @@ def world(row: dict[str, Any]) -> Schedule:
     return Schedule(**{**own, **made})
 
 
-def file_of(name: str) -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
-
-
 def worlds() -> dict[str, World]:
     found: dict[str, list[Any]] = {}
-    for row in file_of("worlds")["world"]:
+    for row in FILES["worlds"]["world"]:
         found.setdefault(row["name"], []).append(world(row))
     return {name: each[0] if len(each) == 1 else tuple(each) for name, each in found.items()}
 
 
 WORLDS: dict[str, World] = worlds() | {name: HISTORIES[name] for name in TABLES}
 
-SHOWN: dict[str, str] = {bug: name for name, bugs in file_of("shown")["shown"].items() for bug in bugs}
+SHOWN: dict[str, str] = {bug: name for name, bugs in FILES["shown"]["shown"].items() for bug in bugs}
 """By id, the world in which the bug is caught."""
 
-HARMLESS: dict[str, str] = {bug: why for why, bugs in file_of("shown")["harmless"].items() for bug in bugs}
+HARMLESS: dict[str, str] = {bug: why for why, bugs in FILES["shown"]["harmless"].items() for bug in bugs}
 """By id: whatever goes wrong, what the model reads stays right."""
 
 

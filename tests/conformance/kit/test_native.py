@@ -29,19 +29,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-def place() -> str:
-    """Return where this process has the specification from."""
-    import blockwright_spec
+def place() -> list[str]:
+    """Return where this process has the specification from, and what its laws are called."""
+    from blockwright_spec.manager import laws
 
-    return str(blockwright_spec.__file__)
+    return [laws.__file__, *(each.id for each in laws.LAWS)]
 
 
 def test_processes_import_from_the_folder_and_this_one_does_not(folder: Path) -> None:
     assert not trouble(folder)
-    ((_, found),) = in_parallel(place, [()], 1, folder)
+    ((_, (found, *laws)),) = in_parallel(place, [()], 1, folder)
     assert Path(found).is_relative_to(folder)
+    assert laws == place()[1:]  # whose docstrings are not compiled
     with first_on_path(folder):
-        assert not Path(place()).is_relative_to(folder)
+        assert not Path(place()[0]).is_relative_to(folder)
 
 
 def test_a_folder_of_other_sources_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
