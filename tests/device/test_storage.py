@@ -24,7 +24,7 @@ from tests.device.pools import bits
 from blockwright import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from blockwright.device import KVCacheStorage, copy_blocks, empty_host_caches_like, plan_kv_cache, swap_blocks
 from blockwright.device.storage import torch_dtype
-from blockwright.errors import BlockError, InvalidArgumentError, TooLittleMemoryError
+from blockwright.errors import BlockError, InvalidArgumentError, TooLittleMemoryError, UnsupportedError
 from blockwright.kinds import AttentionSpec
 
 NAN = float("nan")
@@ -352,6 +352,38 @@ def test_memory_that_is_resized_keeps_what_stays(model: Model, count: int) -> No
         assert {view.untyped_storage().data_ptr() for view in views_of(storage, name)} <= {
             tensor.untyped_storage().data_ptr() for tensor in storage.tensors
         }
+
+
+@given(model=models(), counts=st.lists(st.integers(2, 40), min_size=1, max_size=4))
+@settings(max_examples=30, deadline=None)
+def test_memory_that_was_reserved_stays_at_its_addresses(model: Model, counts: list[int]) -> None:
+    """Views of before, which a graph would have captured, read and write the blocks that stay."""
+    plan = stored(model).plan
+    storage = KVCacheStorage(plan, max_num_blocks=40 + plan.num_blocks)
+    before, old = noise(storage), plan.num_blocks
+    captured, addresses = list(storage.tensors), [tensor.data_ptr() for tensor in storage.tensors]
+    kept = min(old, *counts)
+    for count in counts:
+        storage.resize(count)
+        assert [tensor.data_ptr() for tensor in storage.tensors] == addresses
+        assert all(len(tensor) == count for tensor in storage.tensors)
+    for now, was, first in zip(storage.tensors, captured, before, strict=True):
+        assert torch.equal(now[:kept], first[:kept])
+        assert not now[kept:].any()
+        now[:kept].add_(1)
+        assert torch.equal(was[:kept], now[:kept])
+
+
+def test_more_than_was_reserved_is_refused() -> None:
+    spec = FullAttentionSpec(4, num_kv_heads=2, head_size=8, dtype="bfloat16")
+    plan = plan_kv_cache({"layers.0": spec}, 1 << 12, max_model_len=16)
+    storage = KVCacheStorage(plan, max_num_blocks=plan.num_blocks)
+    with pytest.raises(InvalidArgumentError, match="num_blocks"):
+        storage.resize(plan.num_blocks + 1)
+    with pytest.raises(InvalidArgumentError, match="max_num_blocks"):
+        KVCacheStorage(plan, max_num_blocks=plan.num_blocks - 1)
+    with pytest.raises(UnsupportedError, match="max_num_blocks"):
+        KVCacheStorage(plan, "meta", max_num_blocks=plan.num_blocks)
 
 
 def test_scales_beside_the_pages_stay_and_a_failure_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,8 @@ def stepped(
     priorities: bool = False,
     aborts: bool = False,
     reset: bool = False,
-    sleep: bool = False,
+    sleep: int | None = None,
+    sizes: tuple[int, ...] = (),
 ) -> Workload:
     """Return a workload that goes step by step, and does things in the middle."""
 
@@ -103,16 +104,37 @@ def stepped(
                     engine.abort_request([name])
                 if reset and step == 20:
                     assert engine.reset_prefix_cache(reset_running_requests=True)
-                if sleep and step == 25:
-                    engine.sleep(level=0, mode="keep")
-                    assert not engine.step()
-                    engine.wake_up()
+                if sleep is not None and step == 25:
+                    slept(llm, sleep)
+                if sizes and step % 10 == 9 and hasattr(manager_of(llm), "resize"):
+                    resizing = manager_of(llm).resize(sizes[step // 10 % len(sizes)])
+                    served.notes["waited"] = served.notes.get("waited", 0) + (resizing.held > 0)
                 for output in engine.step():
                     found[output.request_id] = list(output.outputs[0].token_ids)
                 step += 1
             served.tokens.append({name: tokens for name, tokens in found.items() if name not in gone})
 
     return run
+
+
+def slept(llm: LLM, level: int) -> None:
+    """Let an engine sleep and wake up. On a CPU vLLM's workers cannot; what is discarded there is overwritten here."""
+    executor = llm.llm_engine.engine_core.engine_core.model_executor
+    caches: list[Any] = list(executor.driver_worker.worker.model_runner.kv_caches)
+
+    def discard(_: int = 1) -> None:
+        for cache in caches:
+            cache.fill_(float("nan"))
+
+    def bring_back(_: Any = None) -> None:
+        for cache in caches:
+            cache.zero_()
+
+    if level:
+        executor.sleep, executor.wake_up = discard, bring_back
+    llm.llm_engine.sleep(level=level, mode="keep")
+    assert not llm.llm_engine.step()
+    llm.llm_engine.wake_up()
 
 
 def told(inner: Workload) -> Workload:

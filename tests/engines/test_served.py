@@ -48,7 +48,9 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], bool]] = {
     "events": ("llama", "told", {"count": 20}, _TIGHT | {"kv_events_config": _EVENTS}, True),
     "reset while running": ("llama", "stepped", {"reset": True}, {}, True),
     "aborts": ("llama", "stepped", {"aborts": True}, {}, True),
-    "sleep": ("llama", "stepped", {"sleep": True}, {}, True),
+    "sleep": ("llama", "stepped", {"sleep": 0}, {}, True),
+    "sleep, the cache discarded": ("llama", "stepped", {"sleep": 1}, {}, True),
+    "sleep, all memory discarded": ("llama", "stepped", {"sleep": 2}, _TIGHT, True),
     "gemma 2": ("gemma2", "generate", {}, {}, False),
     "gemma 2, preemption": ("gemma2", "generate", {"count": 20}, _TIGHT | {"num_gpu_blocks_override": 50}, False),
     "gemma 3": ("gemma3", "generate", {}, {}, False),
@@ -107,6 +109,17 @@ def test_the_same_tokens_come_out(name: str, models_folder: Path) -> None:
     else:
         assert ours.hits + ours.external >= theirs.hits + theirs.external
         assert ours.preemptions <= theirs.preemptions * 3 // 2  # more are admitted at once
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["llama", "gemma3"])
+def test_a_pool_that_is_resized_while_it_serves_gives_the_same_tokens(model: str, models_folder: Path) -> None:
+    from tests.engines import served
+
+    theirs, ours = served.both(models_folder, model, served.stepped(sizes=(60, 400, 25)))
+    assert ours.tokens == theirs.tokens
+    assert ours.notes["waited"] > 0
+    assert ours.hits > 0
 
 
 @pytest.mark.slow

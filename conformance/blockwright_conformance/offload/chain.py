@@ -21,7 +21,8 @@ from blockwright_spec.offload.chain_outcomes import ChainDone, ChainOutcome, Cha
 from blockwright_spec.offload.chain_state import Chain, Kind, chain, chain_lookup
 from blockwright_spec.offload.tier_events import TOLD_LAWS
 from blockwright_spec.offload.tier_laws import TIER_LAWS
-from blockwright_spec.offload.tier_state import Key
+from blockwright_spec.offload.tier_resizing import resize_chain, waits_for
+from blockwright_spec.offload.tier_state import Key, beyond
 
 from ..checker.lockstep import differing
 from ..checker.world import Arguments, Outcome, World
@@ -83,6 +84,11 @@ class ChainCall(NamedTuple):
             want = bool(done.keys), done.keys, tuple(key for at, key in done.evicted if at == 0)
             found = answer and (answer.job_id is not None, *map(tuple, answer[1:]))
             yield from () if want == found else (f"store: expected {want}, found {found}",)
+        elif self.kind == "Resize":
+            tier = done.state.tiers[0]
+            resized = tier.end, len(beyond(tier)), len(waits_for(done.state))
+            found = (*answer[:2], len(answer.transfers))
+            yield from () if resized == found else (f"resize: expected {resized}, found {found}",)
         elif answer is False:
             yield "expected success, found False"
 
@@ -145,12 +151,13 @@ KINDS: dict[str, tuple[str, Callable[[ChainScope, Chain], Iterable[tuple[Any, ..
     "MakeRoom": ("make_room", lambda scope, state: zip(scope.rooms)),
     "Take": ("", lambda scope, state: () if scope.eager else ((),)),
     "Forget": ("forget", lambda scope, state: zip(scope.forgets)),
+    "Resize": ("resize", lambda scope, state: zip(scope.sizes)),
 }
 """What an engine does, in the order in which it is tried: the call, and with which arguments a scope allows it."""
 
 MEANINGS: dict[str, Callable[..., ChainOutcome]] = {
     "Load": calls.load, "Land": calls.finish, "Cancel": calls.cancel, "Touch": calls.chain_touch,
-    "MakeRoom": calls.make_room, "Take": calls.hand_out, "Forget": calls.forget,
+    "MakeRoom": calls.make_room, "Take": calls.hand_out, "Forget": calls.forget, "Resize": resize_chain,
 }  # fmt: skip
 
 
@@ -178,6 +185,7 @@ class ChainWorld(World[Chain, ChainUnderTest]):
     step_laws = CHAIN_STEP_LAWS
     weights: ClassVar[dict[str, int]] = {
         "Store": 5, "Load": 5, "Land": 6, "Compute": 5, "Cancel": 1, "Touch": 2, "MakeRoom": 2, "Take": 2, "Forget": 2,
+        "Resize": 2,
     }  # fmt: skip
     scope: ChainScope
     keys: Sequence[Key]
@@ -299,7 +307,10 @@ def plain(state: Chain, names: dict[Key, Key]) -> tuple[Any, ...]:
     """Return a state with other names, without contents and announcements, which laws derive from the rest."""
     called = names.get
     tiers = [
-        ([(called(each.key, each.key), each.place, each.phase.name, each.readers) for each in tier.entries], tier.freed)
+        (
+            [(called(each.key, each.key), each.place, each.phase.name, each.readers) for each in tier.entries],
+            (tier.freed, tier.end, tier.fresh),
+        )
         for tier in state.tiers
     ]
     device = [None if part is None else (called(part[0], part[0]), part[1]) for part in state.device]

@@ -27,6 +27,7 @@ CHAIN_ERRORS: dict[ChainReason, type[errors.BlockwrightError]] = {
     ChainReason.NOT_FOUND: errors.UnknownBlockHashError,
     ChainReason.NAMED_TWICE: errors.InvalidArgumentError,
     ChainReason.WRONG_COUNT: errors.InvalidArgumentError,
+    ChainReason.NO_SIZE: errors.InvalidArgumentError,
     ChainReason.NOT_UNDER_WAY: errors.UnknownTransferError,
 }
 """What each refusal raises; others are answers: None of `store`, False of `cancel`."""

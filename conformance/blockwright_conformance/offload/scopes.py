@@ -31,6 +31,8 @@ class TierScope:
     recovered: tuple[Key, ...] = ()
     misuse: bool = True
     said: tuple[Any, ...] = ()
+    sizes: tuple[int, ...] = ()
+    """How many places it is given while it serves."""
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -78,6 +80,8 @@ class ChainScope:
     """The medium of each tier, where routers are told of them."""
     rooms: tuple[int, ...] = ()
     """How many places of tier 0 are asked for, by calls that make room."""
+    sizes: tuple[int, ...] = ()
+    """How many places tier 0 is given while it serves."""
     misuse: bool = False
     said: tuple[Any, ...] = ()
 

@@ -16,7 +16,8 @@ from blockwright_spec.law import Law
 from blockwright_spec.offload import tier_calls as calls
 from blockwright_spec.offload.tier_calls import TierDone, TierOutcome, TierReason, TierRefusal, Victims
 from blockwright_spec.offload.tier_laws import TIER_LAWS, TIER_STEP_LAWS
-from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_of, tier
+from blockwright_spec.offload.tier_resizing import resize_tier
+from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, beyond, entry_of, tier
 
 from ..checker.lockstep import differing
 from ..checker.world import Outcome, Reply, World
@@ -46,6 +47,7 @@ class TierCall(NamedTuple):
     name: str
     keys: tuple[Key, ...]
     success: bool = True
+    size: int = 0
 
     def crowds(self, readers: int, state: Tier) -> bool:
         if self.name != "prepare_load":
@@ -79,6 +81,8 @@ class TierCall(NamedTuple):
         if self.name == "prepare_store" and now.said:
             return "prepare_store_hinted", list(self.keys), hints(now.said, self.keys, hint)
         more = (self.success,) if self.name.startswith("complete") else ()
+        if self.name == "resize":
+            return self.name, self.size
         return (self.name, 1) if self.name == "advance_time" else (self.name, list(self.keys), *more)
 
 
@@ -94,6 +98,7 @@ MEANINGS: dict[str, Callable[[Tier, TierCall, Victims, Mapping[Key, Said]], Tier
     "complete_load": lambda state, call, *_: calls.complete_load(state, call.keys, call.success),
     "complete_store": lambda state, call, *_: calls.complete_store(state, call.keys, call.success),
     "advance_time": lambda state, *_: calls.advance(state, 1),
+    "resize": lambda state, call, victims, _: resize_tier(state, call.size, victims),
 }
 
 
@@ -122,8 +127,8 @@ class TierWorld(World[TierNow, TierUnderTest]):
             for keys in scope.named
             for name in MEANINGS
             for success in ((True, False) if name.startswith("complete") else (True,))
-            if name != "advance_time" or (scope.said and not keys)
-        ]
+            if name != "resize" and (name != "advance_time" or (scope.said and not keys))
+        ] + [TierCall("resize", (), size=size) for size in scope.sizes]
 
     def enabled(self, state: TierNow) -> Iterator[TierCall]:
         for call in self.calls:
@@ -144,7 +149,8 @@ class TierWorld(World[TierNow, TierUnderTest]):
     def digest(self, state: TierNow) -> bytes:
         """Return a name of a state: all of it, except contents and announcements, which laws derive from the rest."""
         entries = [(each.key, each.place, each.phase.name, each.readers) for each in state.tier.entries]
-        return blake2b(marshal.dumps((entries, state.tier.freed, state.tier.now, repr(state.policy)), 2)).digest()[:16]
+        own = state.tier.freed, state.tier.now, state.tier.end, state.tier.fresh
+        return blake2b(marshal.dumps((entries, own, repr(state.policy)), 2)).digest()[:16]
 
     def broken(self, state: TierNow) -> list[Law]:
         return [law for law in self.laws if not law.holds(state.tier)]
@@ -159,8 +165,9 @@ class TierWorld(World[TierNow, TierUnderTest]):
     def choices(self, model: TierUnderTest, state: TierNow, action: TierCall, reply: Reply, shown: Any) -> Any:
         """Yield the manager's own choice of victims, or the oldest where it must evict those."""
         victims: Victims = calls.oldest
-        if action.name == "prepare_store" and reply.answer is not None and not model.ordered:
-            chosen = stored(reply.answer).evicted
+        if action.name in ("prepare_store", "resize") and reply.answer is not None and not model.ordered:
+            resized = action.name == "resize"
+            chosen = tuple(reply.answer) if resized else stored(reply.answer).evicted
             victims = lambda candidates, count: chosen  # noqa: E731  # recorded
         yield TierChoice(victims, model.policy())
 
@@ -190,9 +197,13 @@ class TierWorld(World[TierNow, TierUnderTest]):
             want = Stored(done.keys, done.places, done.evicted)
             if want != stored(answer):
                 yield f"store: expected {want}, found {stored(answer)}"
+        elif isinstance(answer, list) and tuple(answer) != done.evicted:
+            yield f"resize: expected {done.evicted} to be evicted, found {answer}"
 
     def examine(self, model: TierUnderTest, state: TierNow) -> list[str]:
         model.check()
+        if not model.foreign and (late := tuple(model.manager.beyond())) != beyond(state.tier):
+            return [f"beyond the end: expected {beyond(state.tier)}, found {late}"]
         wanted = {keys: calls.lookup(state.tier, keys) for keys in self.scope.named}
         return misfound(model.manager.lookup, wanted, lambda: shown_by(model.manager, self.keys, model.ordered))
 

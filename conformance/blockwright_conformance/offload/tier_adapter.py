@@ -8,7 +8,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import blockwright.offload
-from blockwright.errors import BlockNotReadyError, BlockwrightError, NotPreparedError, UnknownBlockHashError
+from blockwright.errors import (
+    BlockNotReadyError,
+    BlockwrightError,
+    InvalidArgumentError,
+    NotPreparedError,
+    UnknownBlockHashError,
+)
 from blockwright_spec.hints import Said
 from blockwright_spec.offload.tier_calls import TierReason
 from blockwright_spec.offload.tier_state import Event, Key, Phase, Tier, entry_of, idle, num_free, said_of
@@ -19,6 +25,7 @@ ERRORS: dict[TierReason, type[BlockwrightError]] = {
     TierReason.NOT_PRESENT: UnknownBlockHashError,
     TierReason.NOT_READY: BlockNotReadyError,
     TierReason.NOT_PREPARED: NotPreparedError,
+    TierReason.NO_SIZE: InvalidArgumentError,
 }
 """What each refusal raises; `NO_ROOM` is the answer None."""
 

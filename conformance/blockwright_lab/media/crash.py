@@ -33,6 +33,7 @@ from blockwright.offload.disk import DiskStore
 from blockwright_conformance.gates import GateResult
 
 from . import altered as offload_altered
+from . import lying
 from .blocks import BLOCK_BYTES, IDENTITY, KEYS, SLOTS, Left, Said, Work
 from .power import LOG, Call, Disk, NotedStore, contents, lay_out
 from .victim import Plan
@@ -42,7 +43,7 @@ FAILURES = {"quick": 40, "pr": 600, "nightly": 50_000}
 
 LIVES = 12
 
-RUNS = ("disk, processes killed", "disk, power lost", offload_altered.RUN)
+RUNS = ("disk, processes killed", "disk, power lost", offload_altered.RUN, lying.RUN)
 
 
 def crash(name: str, profile: str, seed: int = 0) -> GateResult:
@@ -52,6 +53,9 @@ def crash(name: str, profile: str, seed: int = 0) -> GateResult:
             count = offload_altered.COUNTS[profile]
             broken, fired = offload_altered.alterations(folder, count, seed)
             faults, law = [text for _, text in broken], next((law for law, _ in broken), "")
+        elif name == lying.RUN:
+            count = lying.LIVES[profile]
+            faults, fired = lying.lives(folder, count, seed)
         else:
             count, stop = (KILLS[profile], kills) if name == RUNS[0] else (FAILURES[profile], failures)
             faults, fired = stop(folder, count, seed)

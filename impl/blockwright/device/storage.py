@@ -15,8 +15,9 @@ from blockwright.device.paged import KVPages, cut, kv_view, pages_in, scales_of
 from blockwright.device.pages import state_offsets
 from blockwright.device.pairs import Pairs
 from blockwright.device.plan import KVCachePlan
+from blockwright.device.reserved import ReservedMemory
 from blockwright.device.transfer import Transfer
-from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.errors import BlockError, InvalidArgumentError, UnsupportedError
 from blockwright.kinds import AttentionSpec, MambaSpec
 
 
@@ -55,12 +56,21 @@ class KVCacheStorage:
         [(8, 256), (8, 256)]
     """
 
-    def __init__(self, plan: KVCachePlan, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self, plan: KVCachePlan, device: str | torch.device = "cpu", *, max_num_blocks: int | None = None
+    ) -> None:
         """Take the memory of a plan, all zeros. O(bytes).
 
+        Args:
+            plan: the layers, and the number of blocks to begin with.
+            device: where the memory is.
+            max_num_blocks: the most blocks that `resize` may ask for. Addresses for these are reserved now, and stay;
+                pages are taken as they are written. Only on a CPU.
+
         Raises:
-            InvalidArgumentError: `plan` is no plan, `device` names none, or torch lacks an element type that a layer
-                declares.
+            InvalidArgumentError: `plan` is no plan, `device` names none, torch lacks an element type that a layer
+                declares, or there are fewer blocks at most than now.
+            UnsupportedError: `max_num_blocks` on another device.
             torch.OutOfMemoryError: the device has less memory than the plan was made for.
         """
         try:
@@ -71,9 +81,12 @@ class KVCacheStorage:
         for spec in plan.layers.values():
             for dtype in spec.element_types:
                 torch_dtype(dtype)
-        self.tensors = [
-            torch.zeros((plan.num_blocks, page), dtype=torch.uint8, device=device) for page in plan.page_sizes
-        ]
+        most = None if max_num_blocks is None else integer("max_num_blocks", max_num_blocks, plan.num_blocks)
+        if most is not None and device.type != "cpu":
+            raise UnsupportedError(f"max_num_blocks: pages of {device.type!r} are its allocator's; leave it out")
+        self._reserved = [] if most is None else [ReservedMemory(most * page) for page in plan.page_sizes]
+        self._most = most
+        self.tensors = self._made(plan.num_blocks, plan.page_sizes, device)
         self._attention: dict[str, tuple[torch.Tensor, KVPages, torch.Tensor | None]] = {}
         self._views = self._all_views()
 
@@ -81,32 +94,42 @@ class KVCacheStorage:
         """Have memory for another number of blocks; those that there are before and after keep their bytes.
 
         Call it before `KVCacheManager.resize` of a pool that grows, and after it once `KVCacheManager.resizing` says
-        that nothing is held beyond the end of one that shrinks. The tensors and all views are new ones: take `kv`,
-        `pages`, `states` and what a graph has captured anew, once the device has run what uses the old ones. Scales
-        beside the pages stay the same.
+        that nothing is held beyond the end of one that shrinks. Scales beside the pages stay the same.
 
-        Complexity: O(bytes that are kept). While it runs, the old and the new memory are both taken; an engine without
-        room for both makes its storage for the most blocks, and maps and unmaps pages under it by its allocator.
+        Made with `max_num_blocks` every address stays, so that views which were taken before, and what a graph has
+        captured, go on; the pages of blocks that go are given back. O(bytes that go).
+
+        Made without it, the tensors and all views are new ones: take `kv`, `pages`, `states` and what a graph has
+        captured anew, once the device has run what uses the old ones. O(bytes that are kept); while it runs, the old
+        and the new memory are both taken.
 
         Args:
-            num_blocks: at least 2, the null block included.
+            num_blocks: at least 2, the null block included, and at most `max_num_blocks`.
 
         Raises:
             InvalidArgumentError: another number.
             torch.OutOfMemoryError: there is no room for both; nothing has changed.
         """
-        num_blocks = integer("num_blocks", num_blocks, 2)
+        num_blocks = integer("num_blocks", num_blocks, 2, *([] if self._most is None else [self._most]))
         plan = replace(self.plan, config=replace(self.plan.config, num_blocks=num_blocks))
         kept = min(num_blocks, self.plan.num_blocks)
-        tensors = [torch.zeros((num_blocks, old.shape[1]), dtype=old.dtype, device=old.device) for old in self.tensors]
-        for new, old in zip(tensors, self.tensors, strict=True):
-            new[:kept] = old[:kept]
-        scales = {name: scale for name, (_, pages, scale) in self._attention.items() if not pages.is_scaled_by_token}
+        tensors = self._made(num_blocks, plan.page_sizes, self.tensors[0].device if self.tensors else None)
+        if self._most is None:
+            for new, old in zip(tensors, self.tensors, strict=True):
+                new[:kept] = old[:kept]
+        for memory, new in zip(self._reserved, tensors, strict=False):  # all of them, or none
+            memory.give_back(new.numel())
         self.plan, self.tensors = plan, tensors
         self._views = self._all_views()
-        for name, scale in scales.items():
-            if scale is not None:
-                self._attention[name][2].copy_(scale)  # type: ignore[union-attr]
+
+    def _made(self, num_blocks: int, pages: Sequence[int], device: torch.device | None) -> list[torch.Tensor]:
+        """Return tensors of that many blocks: new ones, or the first part of what is reserved."""
+        if self._most is None:
+            return [torch.zeros((num_blocks, page), dtype=torch.uint8, device=device) for page in pages]
+        return [
+            memory.tensor.view(self._most, page)[:num_blocks]
+            for memory, page in zip(self._reserved, pages, strict=True)
+        ]
 
     def _all_views(self) -> dict[str, tuple[torch.Tensor, ...]]:
         views = {name: self._views_of(name) for name in self.plan.layers}
@@ -117,7 +140,10 @@ class KVCacheStorage:
         tensor = self.tensors[self.plan.place_of(layer_name)[1]][:, first:stop]
         spec = self.plan.spec_of(layer_name)
         if isinstance(spec, AttentionSpec):
-            scales, dtype = scales_of(tensor, spec), torch_dtype(spec.dtype)
+            known, dtype = self._attention.get(layer_name), torch_dtype(spec.dtype)
+            # Scales beside the pages stay where they are when the memory is resized.
+            beside = known[2] if known is not None and not known[1].is_scaled_by_token else None
+            scales = scales_of(tensor, spec) if beside is None else beside
             kv, pages = kv_view(tensor, spec, dtype), pages_in(tensor, spec, dtype, scales)
             self._attention[layer_name] = (kv, pages, scales)
             if scales is None or not pages.is_scaled_by_token:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from blockwright.arguments import guard
 from blockwright.core.pool.order import BlockHint
 from blockwright.offload.connector import OffloadingConnector
-from blockwright.offload.results import ConnectorStats, Forgotten, LoadResult
+from blockwright.offload.results import ConnectorStats, Forgotten, HostResizing, LoadResult
 from blockwright.offload.status import BlockStatus
 from blockwright.offload.tiers.arc import ARCOffloadingManager
 from blockwright.offload.tiers.backend import CPUBackend, SlotBackend
@@ -26,6 +26,7 @@ from blockwright.offload.tiers.interfaces import (
     OffloadingEvent,
     OffloadingManager,
     PrepareStoreOutput,
+    TierResizing,
 )
 from blockwright.offload.tiers.lru import LRUOffloadingManager
 from blockwright.offload.tiers.transfers import Finished, StoreStart, Transfer
@@ -57,11 +58,11 @@ ON_DEMAND: Final = {name: module for module, names in _LATER.items() for name in
 __all__ = [
     "ARCOffloadingManager", "Backend", "BlockHint", "BlockIDsLoadStoreSpec", "BlockStatus", "ByteStore", "CPUBackend",
     "CPULoadStoreSpec", "CacheIdentity", "ConnectorStats", "DiskBackend", "DiskLoadStoreSpec", "DiskStore",
-    "FileSystemStore", "Finished", "Forgotten", "GPULoadStoreSpec", "HostHandler", "HostPool", "LRUOffloadingManager",
-    "LoadResult", "LoadStoreSpec", "MooncakeStore", "OffloadChain", "OffloadingConnector", "OffloadingEvent",
-    "OffloadingHandler", "OffloadingManager", "OffloadingWorker", "PrepareStoreOutput", "RelayHandler",
-    "SharedLoadStoreSpec", "SharedStoreManager", "SlotBackend", "StoreCheck", "StoreHandler", "StoreStart", "Transfer",
-    "TransferResult", "TransferSpec", "ValkeyStore", "check_store",
+    "FileSystemStore", "Finished", "Forgotten", "GPULoadStoreSpec", "HostHandler", "HostPool", "HostResizing",
+    "LRUOffloadingManager", "LoadResult", "LoadStoreSpec", "MooncakeStore", "OffloadChain", "OffloadingConnector",
+    "OffloadingEvent", "OffloadingHandler", "OffloadingManager", "OffloadingWorker", "PrepareStoreOutput",
+    "RelayHandler", "SharedLoadStoreSpec", "SharedStoreManager", "SlotBackend", "StoreCheck", "StoreHandler",
+    "StoreStart", "TierResizing", "Transfer", "TransferResult", "TransferSpec", "ValkeyStore", "check_store",
 ]  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from blockwright.offload.tiers.lru import LRUOffloadingManager
 from blockwright.offload.worker import OffloadingWorker
 
 Tensors: TypeAlias = Caches
+HostMemory: TypeAlias = HostPool
 
 
 def build_connector(
@@ -38,6 +39,7 @@ def build_connector(
     shares: Mapping[str, int],
     hint_guard: float,
     waiting_bytes: int | None,
+    max_host_blocks: int | None,
 ) -> OffloadingConnector:
     """Build the connector that `OffloadingConnector.build` describes."""
     if (disk is None) != (disk_blocks is None) or (disk is None) != (identity is None):
@@ -52,7 +54,7 @@ def build_connector(
     size = max([group.block_size for group in manager.managers], default=1)
     if identity is not None and identity.block_size != size:
         raise InvalidArgumentError(f"identity: its blocks hold {identity.block_size} tokens, the manager's {size}")
-    pool = HostPool(tensors, host_blocks, block_dim=block_dim)
+    pool = HostPool(tensors, host_blocks, block_dim=block_dim, max_blocks=max_host_blocks)
     if identity is not None:
         pool.check_dtype(identity.dtype)  # before a directory is made
     worker = OffloadingWorker()
@@ -83,7 +85,9 @@ def build_connector(
             on_load="free" if store_on == "evict" else "keep",
         )
         most = None if waiting_bytes is None else integer("waiting_bytes", waiting_bytes) // pool.bytes_per_block
-        return OffloadingConnector(manager, chain, worker, store_on=store_on, most_waiting=most, media=opened)
+        return OffloadingConnector(
+            manager, chain, worker, store_on=store_on, most_waiting=most, media=opened, host=pool
+        )
     except BaseException:
         worker.close()
         for each in opened:

@@ -34,7 +34,7 @@ from blockwright.offload.loads import FoundHit, Load, destinations, end_load
 from blockwright.offload.media import ByteStore
 from blockwright.offload.metrics import Pair
 from blockwright.offload.naming import BlockNames
-from blockwright.offload.results import ConnectorStats, Forgotten, LoadResult
+from blockwright.offload.results import ConnectorStats, Forgotten, HostResizing, LoadResult
 from blockwright.offload.stores import LONGEST_WAIT, Stores
 from blockwright.offload.tiers.chain import OffloadChain
 from blockwright.offload.tiers.interfaces import OffloadingEvent
@@ -46,7 +46,7 @@ from blockwright.offload.wiring import check_hasher, check_wiring, identity_of
 from blockwright.offload.worker import OffloadingWorker, PairStats
 
 if TYPE_CHECKING:
-    from blockwright.offload.assembly import Tensors
+    from blockwright.offload.assembly import HostMemory, Tensors
 
 WHEN: Final = ("publish", "evict")
 
@@ -87,6 +87,7 @@ class OffloadingConnector:
         store_passing: bool = False,
         most_waiting: int | None = None,
         media: Sequence[ByteStore] = (),
+        host: HostMemory | None = None,
     ) -> None:
         """Stand between these three.
 
@@ -102,6 +103,7 @@ class OffloadingConnector:
             most_waiting: with ``"publish"``, blocks of the device that are held at most while they wait for room in the
                 tiers; None for no bound. What waits beyond that is lost if the device takes it.
             media: closed by `close`, after the handlers.
+            host: the memory of the first tier, which follows `resize_host`.
 
         Raises:
             InvalidArgumentError: the manager does not cache, or does not track evictions; an unknown `store_on`; a pair
@@ -131,6 +133,7 @@ class OffloadingConnector:
         self._identity = identity_of(worker)
         self._worker = worker
         self._media = tuple(media)
+        self._host = host
         self._manager = manager
         self._chain = chain
         self._per_block = chain.device_blocks_per_block
@@ -165,6 +168,7 @@ class OffloadingConnector:
         shares: Mapping[str, int] | None = None,
         hint_guard: float = 0.0,
         waiting_bytes: int | None = None,
+        max_host_blocks: int | None = None,
     ) -> OffloadingConnector:
         """Make a connector with all its parts: the host's memory and, if it is named, a directory on a disk below it.
 
@@ -187,6 +191,7 @@ class OffloadingConnector:
             shares: blocks of the host that tenants may count on, by cache salt; of the disk they have the same part.
             hint_guard: part of each tier, within 0.0 .. 1.0, that no hint affects, as for `KVCacheManager`.
             waiting_bytes: `most_waiting`, in bytes of the device.
+            max_host_blocks: the most blocks that `resize_host` may ask for, as for `HostPool`; None for one size.
 
         Raises:
             InvalidArgumentError: as above, or an argument is not as described.
@@ -195,7 +200,7 @@ class OffloadingConnector:
         from blockwright.offload.assembly import build_connector
 
         stores = host_blocks, disk, disk_blocks, identity
-        kept = shares or {}, hint_guard, waiting_bytes
+        kept = shares or {}, hint_guard, waiting_bytes, max_host_blocks
         return build_connector(manager, tensors, *stores, store_on, write, block_dim, events, *kept)
 
     def _require(self) -> None:
@@ -229,6 +234,45 @@ class OffloadingConnector:
         self._worker.close()
         for medium in self._media:
             medium.close()
+
+    # ------------------------------------------------------------------ the host's size
+
+    def resize_host(self, num_blocks: int) -> HostResizing:
+        """Let the host keep another number of blocks, while it serves; return how far that is. O(blocks of the host).
+
+        Of the blocks that go, those that nothing uses are evicted in the order of the tier or, written back, go down to
+        the disk if it has room. The others wait for their transfers: `poll` and `finish_step` give the memory back once
+        those have ended, and `host_resizing` reports how far they are. Shares and the reserve stay the same numbers.
+        law: TIER-13, TIER-14.
+
+        Raises:
+            InvalidArgumentError: more than the host's memory was made for, or less than the shares of tenants.
+            UnsupportedError: the connector was made without `host`, or its pool without `max_blocks`.
+        """
+        host = self._host
+        if host is None or not host.is_resizable:
+            raise UnsupportedError("resize_host: the host has one size for ever; build it with max_host_blocks")
+        with self._changing():
+            integer("num_blocks", num_blocks, 0, host.max_blocks)
+            self._chain.resize(num_blocks)
+            if num_blocks > host.num_blocks:  # the memory is reserved, and is taken as it is written
+                host.resize(num_blocks)
+            self._end_host()
+            self._desk.submit()
+        return self.host_resizing()
+
+    def host_resizing(self) -> HostResizing:
+        """Return how far the host is that was resized. O(its blocks)."""
+        self._require()
+        told = self._chain.resizing()
+        names = [load.request.request_id for number, load in self._loads.items() if number in told.transfers]
+        return HostResizing(told.num_blocks, told.held, tuple(names))
+
+    def _end_host(self) -> None:
+        """Give back the memory beyond the host's end once no transfer uses it."""
+        host, end = self._host, self._chain.tiers[0].num_blocks
+        if host is not None and host.is_resizable and host.num_blocks > end and self._chain.resizing().held == 0:
+            host.resize(end)
 
     # ------------------------------------------------------------------ admission
 
@@ -510,6 +554,7 @@ class OffloadingConnector:
         self._told += [result for load in ended if (result := self._end_load(load)) is not None]
         self._stores.store_late(has_landed)
         self._desk.submit()
+        self._end_host()
         return has_landed
 
     def _end_load(self, load: Load) -> LoadResult | None:

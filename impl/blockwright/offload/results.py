@@ -55,6 +55,21 @@ class ConnectorStats(NamedTuple):
     waiting_blocks: int
 
 
+class HostResizing(NamedTuple):
+    """How far the host's tier is that was resized.
+
+    Attributes:
+        num_blocks: blocks of the host now.
+        held: blocks beyond these that transfers still use; their memory is given back once it is 0.
+        requests: ids of the requests that are loaded from some of them. The other transfers store blocks, or carry them
+            down.
+    """
+
+    num_blocks: int
+    held: int
+    requests: tuple[str, ...]
+
+
 class Forgotten(NamedTuple):
     """What `OffloadingConnector.forget` or `reset_prefix_cache` has done, and what it could not do.
 

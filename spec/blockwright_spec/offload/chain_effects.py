@@ -167,9 +167,9 @@ def settled(done: ChainDone) -> ChainDone:
 
 
 def landed_store(done: ChainDone, keys: tuple[Key, ...], success: bool) -> ChainDone:
-    """End a store: the blocks can be read in tier 0, or are gone."""
+    """End a store: the blocks can be read in tier 0, or are gone, as those beyond its end are."""
     done = on_tier(done, 0, calls.complete_store(done.state.tiers[0], keys, success))
-    return offered(done, 0, keys) if success else done
+    return offered(done, 0, calls.readable(done.state.tiers[0], keys)) if success else done
 
 
 def landed_demotion(done: ChainDone, above: int, keys: tuple[Key, ...], success: bool) -> ChainDone:
@@ -191,7 +191,8 @@ def landed_promotion(done: ChainDone, below: int, keys: tuple[Key, ...], success
     """End a promotion: loads that wait for it hold its blocks now.
 
     If one of several blocks failed, each is tried again alone, except those that are forgotten. If a single one failed,
-    its source is blamed, and the loads that wait for it are cut before it.
+    its source is blamed, and the loads that wait for it are cut before it. They are cut as well before a block for
+    which tier 0 has become too small.
     """
     if not success and len(keys) > 1:
         for key in keys:
@@ -204,12 +205,12 @@ def landed_promotion(done: ChainDone, below: int, keys: tuple[Key, ...], success
     had = tuple(held(done.state, each) for each in loads)
     done = on_tier(done, 0, calls.complete_store(done.state.tiers[0], keys, success))
     done = on_tier(done, below, calls.complete_load(done.state.tiers[below], keys, success))
+    came = calls.readable(done.state.tiers[0], keys)
     for each, holds in zip(loads, had, strict=True):
-        if success:
-            new = tuple(key for key in each.keys if key in keys)
-            done = on_tier(done, 0, calls.prepare_load(done.state.tiers[0], new))
-        else:
-            done = cut(done, each, holds, min(each.keys.index(key) for key in keys if key in each.keys))
+        new = tuple(key for key in each.keys if key in came)
+        done = on_tier(done, 0, calls.prepare_load(done.state.tiers[0], new))
+        lacks = tuple(each.keys.index(key) for key in keys if key in each.keys and key not in came)
+        done = cut(done, each, (*holds, *new), min(lacks)) if lacks else done
     return done
 
 

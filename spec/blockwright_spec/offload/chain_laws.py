@@ -1,4 +1,4 @@
-"""Part three, chapter 12: the laws of the chain, of its states and of its calls.
+"""Part three, chapter 13: the laws of the chain, of its states and of its calls.
 
 Those of `tier_laws` hold in each tier as well.
 """
@@ -29,7 +29,7 @@ from .keeping_laws import KEEPING_LAWS, KEEPING_STEP_LAWS
 from .parts import PART_LAWS
 from .tier_events import FORGET_LAWS, TOLD_LAWS
 from .tier_laws import TIER_LAWS, TIER_STEP_LAWS
-from .tier_state import Key, Phase, idle, num_free, ready, said_of
+from .tier_state import Key, Phase, beyond, idle, num_free, ready, said_of
 
 
 def law_users_are_transfers(state: Chain) -> bool:
@@ -118,13 +118,16 @@ def is_blamed(each: Transfer) -> bool:
 
 
 def law_readable_stays_readable(before: Chain, outcome: ChainDone) -> bool:
-    """CHAIN-8: what can be read somewhere stays so, or is evicted, dropped, freed by a load, blamed, or forgotten."""
+    """CHAIN-8: what can be read somewhere stays so, or is evicted, dropped, freed by a load, blamed, or forgotten.
+
+    Where a tier becomes smaller, what leaves it for that is found again once it is below.
+    """
     lost = index(before) - index(outcome.state)
     bad = (each for each, success in outcome.ended if is_blamed(each) and not success)
     loaded = (each for each, success in outcome.ended if each.kind is Kind.LOAD and success and before.config.frees)
     evicted = (key for _, key in outcome.evicted)
     moved = (key for each in (*bad, *loaded) for key in each.keys)
-    return lost <= {*outcome.dropped, *evicted, *outcome.forgot, *moved}
+    return lost <= {*outcome.dropped, *evicted, *outcome.forgot, *outcome.resized, *moved}
 
 
 def index(state: Chain) -> frozenset[Key]:
@@ -180,6 +183,7 @@ def law_written_through_goes_on(before: Chain, outcome: ChainDone) -> bool:
         for below in range(1, len(before.tiers))
         if success and each.target == below - 1 and each.kind is not Kind.PROMOTE
         for key in each.keys
+        if key not in beyond(before.tiers[below - 1])
     )
 
 

@@ -20,6 +20,7 @@ class ChainReason(Enum):
     NAMED_TWICE = (When.INVALID, "a block is named twice in one call")
     WRONG_COUNT = (When.INVALID, "each block needs as many blocks of the device as it spans")
     NOT_UNDER_WAY = (When.INVALID, "no transfer of this name was handed out and has not ended")
+    NO_SIZE = (When.INVALID, "a tier has at least the places that the shares of tenants promise")
     TOO_LATE = (When.NOT_NOW, "only a store or a load that was not handed out can be cancelled")
 
 
@@ -34,7 +35,8 @@ class ChainRefusal:
 class ChainDone:
     """A call that happened: the new state and, each in order, the blocks to be stored (`keys`), the evicted ones and
     the announcements (by tier), those `dropped` since the tier below had no room, which transfers were `handed` out,
-    which `ended`, well or not, and the blocks that were forgotten (`forgot`).
+    which `ended`, well or not, the blocks that were forgotten (`forgot`), and those that had to leave tier 0 since it
+    is smaller now (`resized`).
     """
 
     state: Chain
@@ -45,6 +47,7 @@ class ChainDone:
     handed: tuple[Transfer, ...] = ()
     ended: tuple[tuple[Transfer, bool], ...] = ()
     forgot: tuple[Key, ...] = ()
+    resized: tuple[Key, ...] = ()
 
 
 ChainOutcome = ChainDone | ChainRefusal

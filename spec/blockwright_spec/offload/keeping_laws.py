@@ -1,4 +1,4 @@
-"""Part three, chapter 9: laws of the blocks that a chain keeps: which may be lost, and which part of a request stays.
+"""Part three, chapter 10: laws of the blocks that a chain keeps: which may be lost, and which part of a request stays.
 
 A cached block is of use only with all blocks before it. So the first blocks of a request are the ones to keep, on every
 tier and of every load.
@@ -10,13 +10,14 @@ from ..law import listed
 from .chain_calls import finish, hand_out, load, make_room
 from .chain_outcomes import ChainDone, ChainReason, ChainRefusal
 from .chain_state import Chain, Kind, chain_lookup, is_full
-from .tier_state import Key, entry_of, phase_of
+from .tier_state import Key, entry_of, num_free, phase_of
 
 
 def law_nothing_goes_while_below_has_room(before: Chain, outcome: ChainDone) -> bool:
     """CHAIN-14: written back, a block is evicted only if the tier below has it, has no room, or could not be written.
 
-    None is dropped on its way down. Written through, a block is dropped only if a tier below has no room.
+    None is dropped on its way down. Written through, a block is dropped only if a tier below has no room. Where a tier
+    becomes smaller, a block goes too if no place below is free.
     """
     last = len(before.tiers) - 1
     if before.config.through:
@@ -25,6 +26,7 @@ def law_nothing_goes_while_below_has_room(before: Chain, outcome: ChainDone) -> 
         all(
             at == last
             or (at, key) in before.stuck
+            or (key in outcome.resized and not num_free(outcome.state.tiers[at + 1]))
             or any(phase_of(state.tiers[at + 1], key) or is_full(state, at + 1) for state in (before, outcome.state))
             for at, key in outcome.evicted
         )

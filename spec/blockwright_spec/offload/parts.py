@@ -1,4 +1,4 @@
-"""Part three, chapter 11: parts of blocks: what of a hit that ends inside a block the tiers hold, and bring back.
+"""Part three, chapter 12: parts of blocks: what of a hit that ends inside a block the tiers hold, and bring back.
 
 Where the device has hits that end inside blocks (chapter `units` of part one), tiers that held whole blocks alone would
 lose the end of every prompt. So they hold parts as well. A *part* is a block like any other to a tier: a place with the

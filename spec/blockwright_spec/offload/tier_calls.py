@@ -12,7 +12,22 @@ from enum import Enum
 
 from ..hints import NOTHING_SAID, Said, joined
 from ..manager.outcomes import When
-from .tier_state import Entry, Event, Key, Phase, Tier, distinct, entry_of, going, idle, phase_of, places, ready
+from .tier_state import (
+    Entry,
+    Event,
+    Key,
+    Phase,
+    Tier,
+    beyond,
+    distinct,
+    entry_of,
+    going,
+    idle,
+    num_free,
+    phase_of,
+    places,
+    ready,
+)
 
 
 class TierReason(Enum):
@@ -22,6 +37,7 @@ class TierReason(Enum):
     NOT_PRESENT = (When.INVALID, "no block has this key: never stored, evicted, or dropped after a failure")
     NOT_READY = (When.INVALID, "the block is being written, is being read where that matters, or has been found bad")
     NOT_PREPARED = (When.INVALID, "nothing that was prepared is completed by this")
+    NO_SIZE = (When.INVALID, "a tier has at least the places that the shares of tenants promise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +89,20 @@ def oldest(candidates: tuple[Key, ...], count: int) -> tuple[Key, ...]:
 
 
 def without(state: Tier, keys: Iterable[Key]) -> Tier:
-    """Take blocks away; their places are free, in this order, and hold nothing that counts."""
+    """Take blocks away; their places hold nothing that counts, and those below the end are free, in this order."""
     gone, freed = frozenset(keys), places(state, keys)
     return replace(
         state,
         entries=tuple(entry for entry in state.entries if entry.key not in gone),
-        freed=(*state.freed, *freed),
+        freed=(*state.freed, *(place for place in freed if place < state.end)),
         contents=tuple(None if place in freed else content for place, content in enumerate(state.contents)),
     )
 
 
 def entered(state: Tier, key: Key) -> Tier:
     """Begin to write a block: in the first place that was never used, else in the one that was freed last."""
-    unused = len(state.entries) + len(state.freed)
-    if unused < len(state.contents):
-        return replace(state, entries=(*state.entries, Entry(key, unused)))
+    if state.fresh < state.end:
+        return replace(state, entries=(*state.entries, Entry(key, state.fresh)), fresh=state.fresh + 1)
     return replace(state, entries=(*state.entries, Entry(key, state.freed[-1])), freed=state.freed[:-1])
 
 
@@ -173,7 +188,7 @@ def prepare_store(state: Tier, keys: tuple[Key, ...], victims: Victims = oldest,
     # REFUSE
     new = tuple(key for key in distinct(keys) if entry_of(state, key) is None)
     candidates = going(state, keys, tuple(said.get(key, NOTHING_SAID).tenant for key in new))
-    needed = max(0, len(state.entries) + len(new) - len(state.contents))
+    needed = max(0, len(new) - num_free(state))
     if needed > len(candidates):
         return TierRefusal(TierReason.NO_ROOM)
     # CHOOSE
@@ -196,7 +211,10 @@ def advance(state: Tier, now: int) -> TierDone:
 
 
 def complete_store(state: Tier, keys: tuple[Key, ...], success: bool) -> TierOutcome:
-    """End writing: the blocks can be read, or, after a failure, are gone; those not being written are passed over."""
+    """End writing: the blocks can be read, or, after a failure, are gone; those not being written are passed over.
+
+    Blocks beyond the end of the tier are gone in any case.
+    """
     # REFUSE
     phases = {key: phase_of(state, key) for key in keys}
     if None in phases.values():
@@ -207,9 +225,11 @@ def complete_store(state: Tier, keys: tuple[Key, ...], success: bool) -> TierOut
     # EFFECT
     if not success:
         return TierDone(without(state, ended), ended)
-    after, events = announcing(state, ended, removed=False)
+    late = beyond(state)
+    after, events = announcing(state, tuple(key for key in ended if key not in late), removed=False)
     entries = (replace(each, phase=Phase.READY) if each.key in ended else each for each in state.entries)
-    return TierDone(replace(after, entries=tuple(entries)), ended, events=events)
+    after = without(replace(after, entries=tuple(entries)), tuple(key for key in ended if key in late))
+    return TierDone(after, ended, events=events)
     # SAME: order of use, places.
 
 

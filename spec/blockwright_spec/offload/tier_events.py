@@ -1,4 +1,4 @@
-"""Part three, chapter 10: events of tiers: what a router is told of them, and what must be forgotten.
+"""Part three, chapter 11: events of tiers: what a router is told of them, and what must be forgotten.
 
 A router chooses an engine by what the engine could load as well as by what it holds on the device. So an event of a
 tier names a block as an event of the device does (chapter `events` of part one): by the tokens of the block, the prefix

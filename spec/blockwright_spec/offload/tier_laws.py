@@ -4,7 +4,7 @@ from collections import Counter
 
 from ..law import listed
 from .tier_calls import TierDone
-from .tier_state import Entry, Phase, Tier, entry_of, idle, phase_of, rank_in, ready
+from .tier_state import Entry, Phase, Tier, beyond, entry_of, idle, phase_of, rank_in, ready
 
 
 def law_ready_is_written(state: Tier) -> bool:
@@ -14,8 +14,9 @@ def law_ready_is_written(state: Tier) -> bool:
 
 def law_place_is_of_one_block(state: Tier) -> bool:
     """TIER-2: a place belongs to one block, or is free, or was never used; there are no others."""
-    used = (*(entry.place for entry in state.entries), *state.freed)
-    return sorted(used) == list(range(len(used))) and len(used) <= len(state.contents)
+    used = sorted((*(entry.place for entry in state.entries), *state.freed))
+    inside = [place for place in used if place < state.end]
+    return len(used) == len(set(used)) and inside == list(range(min(state.fresh, state.end)))
 
 
 def law_phase_has_its_readers(state: Tier) -> bool:
@@ -35,6 +36,12 @@ def law_events_tell_the_index(state: Tier) -> bool:
     return state.announced == ready(state)
 
 
+def law_beyond_the_end_is_given_back(state: Tier) -> bool:
+    """TIER-13: beyond the end of a tier no block is found, and no place is free to be taken."""
+    end = state.end
+    return all(place < end for place in state.freed) and not ready(state) & frozenset(beyond(state))
+
+
 def law_busy_block_stays(before: Tier, outcome: TierDone) -> bool:
     """TIER-6: only an idle block is evicted, and a new one takes no place that was in use."""
     kept = {entry.place for entry in before.entries if entry.key not in outcome.evicted}
@@ -42,9 +49,21 @@ def law_busy_block_stays(before: Tier, outcome: TierDone) -> bool:
     return set(outcome.evicted) <= set(idle(before)) and all(entry.place not in kept for entry in new)
 
 
+def law_nothing_comes_beyond_the_end(before: Tier, outcome: TierDone) -> bool:
+    """TIER-14: no block comes to lie beyond the end, so that places there are given back once their blocks have gone.
+
+    A tier that is resized loses no other block.
+    """
+    lost = (entry for entry in before.entries if entry_of(outcome.state, entry.key) is None)
+    return all(entry_of(before, key) for key in beyond(outcome.state)) and (
+        before.end == outcome.state.end or all(entry.place >= outcome.state.end for entry in lost)
+    )
+
+
 def law_block_keeps_its_place(before: Tier, outcome: TierDone) -> bool:
-    """TIER-7: a block keeps its place until it is gone; then the place is free or another's, and none is lost."""
-    taken = {entry.place for entry in outcome.state.entries} | set(outcome.state.freed)
+    """TIER-7: a block keeps its place until it is gone; then the place is free, another's, or beyond the end."""
+    state = outcome.state
+    taken = {entry.place for entry in state.entries} | set(state.freed) | set(range(state.end, len(state.contents)))
     kept = ((entry, entry_of(outcome.state, entry.key)) for entry in before.entries)
     return all(entry.place in taken and (now is None or now.place == entry.place) for entry, now in kept)
 
@@ -99,7 +118,9 @@ def law_last_used_is_out_of_reach(before: Tier, outcome: TierDone) -> bool:
 
 
 def spared(before: Tier, outcome: TierDone) -> tuple[Entry, ...]:
-    """Return the blocks that could have gone for a store, and did not."""
+    """Return the blocks that could have gone for a store, and did not. A resize takes all beyond the end."""
+    if before.end != outcome.state.end:
+        return ()
     free = frozenset(idle(before)) - frozenset(outcome.named) - frozenset(outcome.evicted)
     return tuple(entry for entry in before.entries if entry.key in free)
 
@@ -110,12 +131,14 @@ TIER_LAWS = (
     listed(law_phase_has_its_readers, "vLLM BlockStatus.ref_cnt; known bug B18"),
     listed(law_key_is_present_once, "vLLM LRUOffloadingManager.blocks"),
     listed(law_events_tell_the_index, "vLLM OffloadingManager.take_events; known bug B64"),
+    listed(law_beyond_the_end_is_given_back, "RESIZE-1 on the device"),
 )
 """Every law of the states of a tier."""
 
 TIER_STEP_LAWS = (
     listed(law_busy_block_stays, "vLLM LRUOffloadingManager.prepare_store; known bug B50"),
     listed(law_block_keeps_its_place, "vLLM Backend.free; known bug B18"),
+    listed(law_nothing_comes_beyond_the_end, "RESIZE-2 on the device"),
     listed(law_phases_follow, "vLLM LRUOffloadingManager.complete_store"),
     listed(law_only_touch_refreshes, "vLLM LRUOffloadingManager.touch"),
     listed(law_share_is_not_starved, "LMCache quotas per salt; SHARE-3 on the device"),

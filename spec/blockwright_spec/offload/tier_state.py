@@ -4,6 +4,8 @@ A tier keeps blocks in numbered places of one medium. Its keys are opaque, and e
 is *writing* until it is there, *ready* with a number of readers, *doomed* when a reader has found it bad while others
 still read it, and then gone. Hints and shares answer which idle block goes (`going`), and nothing else. Ghosts are
 `contents`, the real content of each place, and `announced`, the blocks that are ready by a replay of the tier's events.
+A tier may grow and shrink while it serves: its places are those below its `end`. A block beyond it is found no more,
+and is gone once nothing reads or writes it.
 """
 
 from collections.abc import Hashable, Iterable
@@ -48,8 +50,9 @@ class Tier:
     """Everything that one tier knows.
 
     `entries` are in order of use, the least recently used first. `freed` are places that were in use and are not, the
-    last to be freed at the end; all other places from ``len(entries) + len(freed)`` on were never used. `shares` are
-    the blocks that tenants may count on, `now` is the engine's time. Of the last `guard` blocks used no hint counts.
+    last to be freed at the end; the places from `fresh` on were never used. `shares` are the blocks that tenants may
+    count on, `now` is the engine's time. Of the last `guard` blocks used no hint counts; of `first` places it was
+    `part`.
     """
 
     entries: tuple[Entry, ...]
@@ -59,15 +62,20 @@ class Tier:
     shares: tuple[tuple[Hashable, int], ...] = ()
     now: int = 0
     guard: int = 0
+    end: int = 0
+    fresh: int = 0
+    first: int = 0
+    part: int = 0
 
 
 def tier(
     capacity: int, recovered: tuple[Key, ...] = (), shares: tuple[tuple[Hashable, int], ...] = (), guard: int = 0
 ) -> Tier:
-    """Return the state of a tier of `places` places, with the blocks of an earlier run: ready, the oldest first."""
+    """Return the state of a tier of `capacity` places, with the blocks of an earlier run: ready, the oldest first."""
     entries = tuple(Entry(key, place, Phase.READY) for place, key in enumerate(recovered))
     contents = (*recovered, *((None,) * (capacity - len(recovered))))
-    return Tier(entries, (), contents, frozenset(recovered), shares, guard=guard)
+    known, size = frozenset(recovered), len(recovered)
+    return Tier(entries, (), contents, known, shares, 0, guard, capacity, size, capacity, guard)
 
 
 def entry_of(state: Tier, key: Key) -> Entry | None:
@@ -120,7 +128,12 @@ def ready(state: Tier) -> frozenset[Key]:
 
 def num_free(state: Tier) -> int:
     """Count the places that hold no block."""
-    return len(state.contents) - len(state.entries)
+    return state.end - sum(entry.place < state.end for entry in state.entries)
+
+
+def beyond(state: Tier) -> tuple[Key, ...]:
+    """Return the blocks beyond the end of a tier: each is being read or written, and then it is gone."""
+    return tuple(entry.key for entry in state.entries if entry.place >= state.end)
 
 
 def places(state: Tier, keys: Iterable[Key]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ Not covered: object stores, which tell times of their own; a file system that fa
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,3 +130,22 @@ def test_a_fifo_in_the_place_of_a_block_is_a_miss_that_waits_for_nobody(space: F
     assert (store.stats().wrong_type, store.stats().unavailable) == (1, 0)
     store.put(b"k", None, parts(DATA))
     assert read(store, b"k", len(DATA)) == DATA
+
+
+def test_a_clock_that_jumps_costs_no_right_byte(space: FileSpace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store reads a clock to find leftovers and old files: wrong times cost blocks, and never a byte of one."""
+    rng, offset, time_of = random.Random(5), [0.0], time.time
+    monkeypatch.setattr(time, "time", lambda: time_of() + offset[0])
+    stores = [space.open(OURS, most_bytes=4_000), space.open(OURS, most_bytes=4_000)]
+    found = 0
+    for _ in range(400):
+        offset[0] = rng.choice((0.0, -1e9, 1e9, 1e-3, -1e-3))
+        store, key = rng.choice(stores), bytes([rng.randrange(12)]) * 16
+        if rng.random() < 0.5:
+            store.put(key, None, parts(key * 20))
+        else:
+            data = read(store, key, 320)
+            assert data in (None, key * 20)
+            found += data is not None
+        assert bytes_in(space.root) <= 4_000 + 2 * 4_000 // 16 + 1_000
+    assert found > 50

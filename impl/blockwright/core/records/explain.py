@@ -26,8 +26,8 @@ class HitLimit(Enum):
 
     NOTHING = "as long as can be: a token is left to compute"
     NEVER_PUBLISHED = "was never published, as far as is remembered"
-    EVICTED = "was taken for new blocks after its last request had ended or was preempted"
-    TRIMMED = "was taken for new blocks after its last request no longer read it"
+    EVICTED = "was evicted after its last request had ended or was preempted"
+    TRIMMED = "was evicted after its last request no longer read it"
     RESET = "was dropped by a reset of the prefix cache"
     NOT_ALIGNED = "would hit longer, but not by a multiple of the alignment"
     DRAFT_MARGIN = "the block after the hit, which a draft head recomputes"
@@ -116,8 +116,9 @@ class EvictionStats(NamedTuple):
     A prefix of several blocks is lost with its last.
 
     Attributes:
-        evicted: taken for new blocks after the last request that held them had ended or was preempted.
-        trimmed: taken for new blocks after the last request that held them no longer read them.
+        evicted: taken for new blocks, or gone with the end of a pool that was resized, after the last request that held
+            them had ended or was preempted.
+        trimmed: likewise, after the last request that held them no longer read them.
         reset: dropped by a reset of the prefix cache.
     """
 

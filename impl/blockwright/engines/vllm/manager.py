@@ -22,7 +22,7 @@ from typing import Any
 from vllm.v1.metrics.stats import PrefixCacheStats
 from vllm.v1.request import RequestStatus
 
-from blockwright import Fits, KVCacheBlocks
+from blockwright import Fits, KVCacheBlocks, Resizing
 from blockwright.engines.vllm import connectors
 from blockwright.engines.vllm.admission import Admission
 from blockwright.engines.vllm.kinds import checkpoint_rule
@@ -439,6 +439,23 @@ class KVCacheManager:
         if self.prefix_cache_stats is not None:
             self.prefix_cache_stats.reset = True
         return True
+
+    def resize(self, num_gpu_blocks: int) -> Resizing:
+        """Let the pool end before a block while requests run: at least 2, at most the blocks vLLM has made tensors for.
+
+        vLLM itself calls no such thing: it is for who gives the memory beyond the end to another model, once `held` of
+        the answer is 0, and takes it back before the pool grows.
+
+        Raises:
+            InvalidArgumentError: another number.
+        """
+        self._progress.publish_for_readers()
+        return self.core.resize(num_gpu_blocks)
+
+    @property
+    def resizing(self) -> Resizing:
+        """How far the pool is that was resized last."""
+        return self.core.resizing
 
     # ------------------------------------------------------------------ what is read and drained
 

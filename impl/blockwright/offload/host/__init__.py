@@ -51,7 +51,7 @@ class HostHandler(OffloadingHandler):
             InvalidArgumentError: an argument is not as described, or the pool does not fit the caches.
         """
         sides = Sides(device_caches, pool, block_dim)
-        self._places = {"GPU": sides.num_blocks, "CPU": pool.num_blocks}
+        self._sides = sides
         kind = sides.tensors[0].device.type
         self._handler: OffloadingHandler
         if kind == "cuda":
@@ -63,7 +63,7 @@ class HostHandler(OffloadingHandler):
 
     def places_of(self, medium: str) -> int | None:
         """Return the blocks of the device's tensors, or of the pool."""
-        return self._places.get(medium)
+        return {"GPU": self._sides.num_blocks, "CPU": self._sides.pool.num_blocks}.get(medium)
 
     def transfer_async(self, job_id: int, spec: TransferSpec) -> bool:
         """Check a transfer and begin it. O(its blocks).

@@ -11,7 +11,8 @@ import torch
 from blockwright.arguments import integer
 from blockwright.device.host import nested
 from blockwright.device.layout import Caches, blocks_of, dims_of
-from blockwright.errors import BlockError, InvalidArgumentError
+from blockwright.device.reserved import ReservedMemory
+from blockwright.errors import BlockError, InvalidArgumentError, UnsupportedError
 
 
 class HostPool:
@@ -27,9 +28,10 @@ class HostPool:
 
     Attributes:
         num_blocks: blocks on the host.
+        max_blocks: the most that it may have; `buffer`, `memory` and `caches` are of these.
         device_blocks_per_block: blocks of the device in one of the host.
         bytes_per_block: of a block on the host.
-        buffer: all the memory: uint8, (num_blocks, bytes_per_block), contiguous.
+        buffer: all the memory: uint8, (max_blocks, bytes_per_block), contiguous.
         memory: the same memory as bytes, writable.
         caches: the same memory as tensors of device blocks, nested as the device's caches: block ``b * k + i`` of it is
             the i-th of the k device blocks in host block ``b``.
@@ -44,6 +46,7 @@ class HostPool:
         device_blocks_per_block: int = 1,
         block_dim: int | Sequence[int] = 0,
         pin_memory: bool | None = None,
+        max_blocks: int | None = None,
     ) -> None:
         """Allocate the memory, all zero. torch may round pinned memory up to a power of two of bytes.
 
@@ -53,32 +56,66 @@ class HostPool:
             device_blocks_per_block: blocks of the device in one of the host.
             block_dim: as for `swap_blocks`, here and in `caches`.
             pin_memory: pinned memory, which copies of a GPU need to be asynchronous; None for "if torch finds a GPU".
+            max_blocks: the most blocks that `resize` may ask for; None for `num_blocks`. Their addresses are reserved
+                now, and pages are taken as they are written.
 
         Raises:
-            InvalidArgumentError: as `swap_blocks`, a negative number of blocks, or less than one block per block.
+            InvalidArgumentError: as `swap_blocks`, a negative number of blocks, less than one block per block, or fewer
+                blocks at most than now.
+            UnsupportedError: `max_blocks` with pinned memory, which is not given back page by page.
         """
         num_blocks = integer("num_blocks", num_blocks)
         device_blocks_per_block = integer("device_blocks_per_block", device_blocks_per_block, 1)
         tensors = [blocks.view for blocks in blocks_of("device_caches", device_caches, block_dim)]
         self._dtypes = {tensor.dtype for tensor in tensors}
         self.num_blocks = num_blocks
+        self.max_blocks = num_blocks if max_blocks is None else integer("max_blocks", max_blocks, num_blocks)
         self.device_blocks_per_block = device_blocks_per_block
         self.offsets, size = _offsets(tensors)
         self.bytes_per_block = size * device_blocks_per_block
         # Pinning pageable memory later would copy it; without a GPU it would only cost.
         pinned = torch.cuda.is_available() if pin_memory is None else pin_memory
+        if pinned and max_blocks is not None:
+            raise UnsupportedError("max_blocks: pinned memory has one size for ever; leave it out, or pin_memory=False")
+        shape, count = (self.max_blocks, self.bytes_per_block), self.max_blocks
+        self._reserved: ReservedMemory | None = None
         try:
-            self.buffer = torch.zeros((num_blocks, self.bytes_per_block), dtype=torch.uint8, pin_memory=pinned)
+            if max_blocks is None:
+                self.buffer = torch.zeros(shape, dtype=torch.uint8, pin_memory=pinned)
+            else:
+                self._reserved = ReservedMemory(math.prod(shape))
+                self.buffer = self._reserved.tensor.view(shape)
         except (RuntimeError, MemoryError) as error:
-            size = num_blocks * self.bytes_per_block
-            raise InvalidArgumentError(f"num_blocks={num_blocks}: there are no {size} bytes; ask for fewer") from error
-        rows = self.buffer.view(num_blocks * device_blocks_per_block, size)
+            raise InvalidArgumentError(
+                f"num_blocks={count}: there are no {math.prod(shape)} bytes; ask for fewer"
+            ) from error
+        rows = self.buffer.view(count * device_blocks_per_block, size)
         made = [_as_tensor(rows, offset, like) for offset, like in zip(self.offsets, tensors, strict=True)]
         dims = dims_of(block_dim, len(tensors))
         self.caches = nested(
             device_caches, iter([tensor.movedim(0, dim) for tensor, dim in zip(made, dims, strict=True)])
         )
         self.memory = _bytes_of(self.buffer)
+
+    @property
+    def is_resizable(self) -> bool:
+        """Whether it was made with `max_blocks`."""
+        return self._reserved is not None
+
+    def resize(self, num_blocks: int) -> int:
+        """Have another number of blocks, and return the bytes given back. O(bytes that go).
+
+        The addresses stay the same. Blocks that go are zeroed, and whole pages of them take no memory: call it once no
+        transfer uses them, as `OffloadingConnector.resize_host` does. A store must not have registered the memory.
+
+        Raises:
+            InvalidArgumentError: more than `max_blocks`, or negative.
+            UnsupportedError: the pool was made without `max_blocks`.
+        """
+        if self._reserved is None:
+            raise UnsupportedError("resize: the pool has one size for ever; make it with max_blocks")
+        self.num_blocks = integer("num_blocks", num_blocks, 0, self.max_blocks)
+        return self._reserved.give_back(num_blocks * self.bytes_per_block)
 
     def check_dtype(self, name: str) -> None:
         """Check that an element type that an identity names is one of the tensors'.

@@ -144,7 +144,11 @@ class ARCOffloadingManager(TierManager):
                 self._often[key] = None
             else:
                 self._once[key] = None
-        # The paper's bounds: |T1| + |B1| <= c, and all four lists within 2c.
+        self._note_resized()
+
+    def _note_resized(self) -> None:
+        """Keep the target and the ghosts within the paper's bounds: |T1| + |B1| <= c, and all four lists within 2c."""
+        self._target = min(self._target, float(self._capacity))
         capacity = int(self._capacity)
         while self._gone_once and len(self._gone_once) > capacity - len(self._once):
             self._gone_once.popitem(last=False)
@@ -168,7 +172,7 @@ class ARCOffloadingManager(TierManager):
         present = set(once + often)
         ghosts = ghosts_once + ghosts_often
         demand("TIER-4", "ghosts that are present", [], [key for key in ghosts if key in present])
-        capacity = int(self._capacity)
+        capacity = int(self._capacity) + len(self.beyond())
         demand("TIER-2", "T1 and B1 within the capacity", True, len(once) + len(ghosts_once) <= capacity)
         demand("TIER-2", "all lists within twice the capacity", True, len(present) + len(ghosts) <= 2 * capacity)
         demand("TIER-2", f"the target {target} within the capacity", True, 0 <= target <= capacity)

@@ -58,7 +58,8 @@ class SlotBackend(Backend):
 
     def num_free_places(self) -> i64:
         """Return how many places are free. O(1)."""
-        return i64(self.num_blocks) - i64(len(self._used)) + self._num_freed
+        fresh = i64(self.num_blocks) - i64(len(self._used))
+        return (fresh if fresh > 0 else 0) + self._num_freed
 
     def is_used(self, place: i64) -> bool:
         """Return whether a place is given out. O(1)."""
@@ -90,7 +91,7 @@ class SlotBackend(Backend):
         return places
 
     def return_places(self, places: vec[i32]) -> None:
-        """Take back places that are given out. O(len(places)). law: TIER-7."""
+        """Take back places that are given out; those beyond the end are no places any more. O(places). law: TIER-7."""
         freed = self._freed
         used = self._used
         last = self._num_freed
@@ -100,8 +101,9 @@ class SlotBackend(Backend):
             freed = extend(freed, zeros32(2 * wanted - i64(len(freed))))
         for place in places:
             used[i64(place)] = 0
-            freed[last] = place
-            last += 1
+            if i64(place) < i64(self.num_blocks):
+                freed[last] = place
+                last += 1
         self._freed = freed
         self._num_freed = last
 
@@ -132,6 +134,31 @@ class SlotBackend(Backend):
             passed = append(passed, i32(at))
         self._used = append(extend(self._used, zeros32(wanted - fresh)), 1)
         self.return_places(passed)
+
+    def is_resizable(self) -> bool:
+        """Return whether there may be another number of places: a subclass for another medium says so itself."""
+        return type(self) is SlotBackend
+
+    def resize(self, num_blocks: int) -> None:
+        """End before another place: places beyond it are given out no more. O(free places, and those that come).
+
+        The caller has asked `is_resizable`. law: TIER-13, TIER-14.
+        """
+        old: i64 = self.num_blocks
+        end: i64 = num_blocks
+        kept = vec[i32]()
+        for place in self._freed[: self._num_freed]:
+            if i64(place) < end:
+                kept = append(kept, place)
+        # What was beyond the end once comes back as freed, so that the lowest is given out first.
+        at = min(end, i64(len(self._used)))
+        while at > old:
+            at -= 1
+            if self._used[at] == 0:
+                kept = append(kept, i32(at))
+        self._freed = kept
+        self._num_freed = i64(len(kept))
+        self.num_blocks = num_blocks
 
     def spec_of(self, block_hashes: list[bytes], block_ids: list[int]) -> LoadStoreSpec:
         """Return where blocks lie, for a worker.
@@ -189,6 +216,9 @@ class CPUBackend(SlotBackend):
             InvalidArgumentError: as for `SlotBackend`.
         """
         super().__init__(block_size, CPULoadStoreSpec.medium(), num_blocks)
+
+    def is_resizable(self) -> bool:
+        return True
 
     def copy(self) -> Backend:
         if type(self) is not CPUBackend:

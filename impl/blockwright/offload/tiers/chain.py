@@ -29,8 +29,14 @@ from blockwright.errors import (
     NoFreeBlocksError,
     UnknownBlockHashError,
 )
-from blockwright.offload.tiers.chaincheck import check_chain
-from blockwright.offload.tiers.interfaces import GPULoadStoreSpec, LoadStoreSpec, OffloadingEvent, OffloadingManager
+from blockwright.offload.tiers.chaincheck import check_chain, reads, writes
+from blockwright.offload.tiers.interfaces import (
+    GPULoadStoreSpec,
+    LoadStoreSpec,
+    OffloadingEvent,
+    OffloadingManager,
+    TierResizing,
+)
 from blockwright.offload.tiers.keys import keys_of, shown
 from blockwright.offload.tiers.retained import checked_hints
 from blockwright.offload.tiers.transfers import (
@@ -278,6 +284,37 @@ class OffloadChain:
         with self._whole:
             if not self._through and len(self.tiers) > 1:
                 self._make_room_in(0, wanted)
+
+    def resize(self, num_blocks: int) -> TierResizing:
+        """Let tier 0 end before a place, whatever runs; return how far that is. O(blocks of tier 0).
+
+        Of the places that go, idle blocks are evicted in the order of the tier; written back, they go down one by one,
+        if there is room, and are found again once they are there. Blocks that transfers use wait for these, and are
+        found no more: call `resizing` until `held` is 0, and give their memory back then. What stays keeps its place,
+        and the reserve stays the same number of places. law: TIER-13, TIER-14.
+
+        Raises:
+            InvalidArgumentError: less than the shares of tenants, or beyond 2**31 - 1.
+            UnsupportedError: the tier has one size for ever.
+        """
+        self._whole.require()
+        nearest = self.tiers[0]
+        leaving = nearest.would_leave(num_blocks)  # refused before anything goes down
+        with self._whole:
+            if not self._through and len(self.tiers) > 1:
+                for key in leaving:
+                    self._lower(0, key)
+            self._left(0, nearest.resize(num_blocks))
+        return self.resizing()
+
+    def resizing(self) -> TierResizing:
+        """Return how far tier 0 is that was resized. O(its blocks, and transfers under way if some are held)."""
+        self._whole.require()
+        nearest = self.tiers[0]
+        late = set(nearest.beyond())
+        jobs = self._jobs.under_way.values() if len(late) > 0 else []
+        numbers = [job.job_id for job in jobs if not late.isdisjoint([*reads(0, job), *writes(0, job)])]
+        return TierResizing(nearest.num_blocks, len(late), tuple(numbers))
 
     def _keep(self, block_hashes: list[bytes]) -> None:
         """Protect these blocks alone from eviction, as they are about to be loaded; an empty list ends it. O(blocks).
@@ -705,9 +742,12 @@ class OffloadChain:
 
     def _land_store(self, job: Job, success: bool) -> None:
         """Let the blocks be readable in tier 0, or gone after a failure. law: CHAIN-7."""
-        self.tiers[0].complete_store(job.hashes, success)
+        nearest = self.tiers[0]
+        nearest.complete_store(job.hashes, success)
         if success:
-            self._offer(0, job.hashes)
+            self._offer(
+                0, [key for key in job.hashes if nearest.status_of(key) is not None]
+            )  # beyond its end none stays
 
     def _land_demotion(self, job: Job, success: bool) -> None:
         """Let the block leave the tier above unless written through; after a failure it stays there. law: CHAIN-8."""
@@ -728,7 +768,8 @@ class OffloadChain:
         """Let loads that waited hold the blocks. law: CHAIN-7.
 
         If one of several blocks failed, each is tried again alone, except those that are forgotten: their source is
-        gone. If a single one failed, the source is blamed, and the loads are cut before it. law: CHAIN-17.
+        gone. If a single one failed, the source is blamed, and the loads are cut before it. law: CHAIN-17. They are cut
+        too before a block for which tier 0 has become too small.
         """
         nearest = self.tiers[0]
         below = self.tiers[job.below]
@@ -747,15 +788,17 @@ class OffloadChain:
         below.complete_load(ended, success)
         self._left(job.below, ended)
         hashes = set(ended)
+        came = {key for key in ended if nearest.status_of(key) is not None}
         for load in list(self._jobs.waiting.values()):
             landed = [key for key in load.hashes if key in load.awaited and key in hashes]
             if len(landed) == 0:
                 continue
-            if success:
-                nearest.prepare_load(landed)
-                load.awaited.difference_update(landed)
-            else:
-                self._cut(load, load.hashes.index(landed[0]))
+            lost = [key for key in landed if key not in came]
+            landed = [key for key in landed if key in came]
+            nearest.prepare_load(landed)
+            load.awaited.difference_update(landed)
+            if len(lost) > 0:
+                self._cut(load, load.hashes.index(lost[0]))
 
     def _land_load(self, job: Job, success: bool) -> None:
         """Release the blocks; after a failure they are blamed, and found in tier 0 no more. law: CHAIN-7."""

@@ -78,6 +78,20 @@ class PrepareStoreOutput(NamedTuple):
     block_hashes_evicted: list[bytes]
 
 
+class TierResizing(NamedTuple):
+    """How far a tier is that was resized.
+
+    Attributes:
+        num_blocks: places of the tier now.
+        held: blocks in places of `num_blocks` and above that are still read or written; their memory is in use.
+        transfers: numbers of the transfers under way that use them, those among them that carry blocks down.
+    """
+
+    num_blocks: int
+    held: int
+    transfers: tuple[int, ...]
+
+
 class OffloadingEvent(NamedTuple):
     """Blocks became readable on a medium, or are gone from it.
 
@@ -233,6 +247,23 @@ class OffloadingManager:
     def remove(self, block_hashes: Iterable[bytes]) -> None:
         """Evict these blocks; they must be ready, without a reader."""
         raise UnsupportedError(f"remove: {type(self).__name__} lets nothing go on demand")
+
+    @property
+    def num_blocks(self) -> int:
+        """How many places there are, free or not; 0 for a tier without places."""
+        return 0
+
+    def would_leave(self, num_blocks: int) -> list[bytes]:
+        """Return the blocks that `resize` would evict now, in order; it raises the same errors. Nothing changes."""
+        raise UnsupportedError(f"resize: {type(self).__name__} has one size for ever")
+
+    def resize(self, num_blocks: int) -> list[bytes]:
+        """Let the tier end before a place, and return the blocks that were evicted for it, in order."""
+        raise UnsupportedError(f"resize: {type(self).__name__} has one size for ever")
+
+    def beyond(self) -> list[bytes]:
+        """Return the blocks beyond the end of a tier that was resized: something still reads or writes each."""
+        return []
 
     def erase(self, block_hashes: Iterable[bytes]) -> int:
         """Delete blocks from a medium that outlives the process; return how many it did not delete."""

@@ -60,6 +60,7 @@ class LRUOffloadingManager(TierManager):
         if not 0.0 <= hint_guard <= 1.0:
             raise InvalidArgumentError(f"hint_guard: must be a part within 0.0..1.0, not {hint_guard!r}")
         super().__init__(backend, enable_events)
+        self._hint_guard = float(hint_guard)
         self._guard: i64 = i64(int(hint_guard * float(self._capacity)))
         self._now = 0.0
         self._retention: TierRetention | None = None
@@ -146,6 +147,14 @@ class LRUOffloadingManager(TierManager):
     def _note_leaving(self, slots: vec[i32], is_evicted: bool) -> None:
         if self._retention is not None:
             self._retention.forget(slots)
+
+    def _fewest(self) -> int:
+        return 0 if self._retention is None else int(self._retention.promised())
+
+    def _note_resized(self) -> None:
+        self._guard = i64(int(self._hint_guard * float(self._capacity)))
+        if self._retention is not None:
+            self._retention.guard = self._guard
 
     def check(self) -> None:
         super().check()

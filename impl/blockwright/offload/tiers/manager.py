@@ -1,7 +1,7 @@
 """One tier: the calls that are the same whichever block is evicted.
 
 Every call checks first and acts afterwards, so that an error leaves the tier as it was; hashes are read once. The laws
-(TIER-1 to TIER-11) are those of the specification.
+(TIER-1 to TIER-14) are those of the specification.
 """
 
 from __future__ import annotations
@@ -292,16 +292,24 @@ class TierManager(OffloadingManager):
         slots = entries.slots_of(keys)
         state = entries.state
         written = vec[i32](capacity=i64(len(slots)))
+        late = vec[i32]()
         # 0 while it leaves, so that the policy counts it among no candidates.
         after: i32 = READY if success else 0
         with self._whole:
             for named in slots:
-                if state[i64(named)] == WRITING:
+                if state[i64(named)] != WRITING:
+                    continue
+                if self._is_beyond(i64(named)):
+                    state[i64(named)] = 0
+                    late = append(late, named)
+                else:
                     state[i64(named)] = after
                     written = append(written, named)
-            if len(written) == 0 and len(keys) > 0:
+            if len(written) == 0 and len(late) == 0 and len(keys) > 0:
                 self._whole.done()
                 raise NotPreparedError(f"complete_store: not one of the blocks is being written, as {shown(keys[0])}")
+            if len(late) > 0:
+                self._let_go(late, False)
             if after == 0:
                 self._let_go(written, False)
             else:
@@ -332,6 +340,64 @@ class TierManager(OffloadingManager):
             keys = [entries.index.keys[i64(slot)] for slot in gone]
             self._let_go(gone, True)
             self._tell(keys, True)
+
+    # ------------------------------------------------------------------ its size
+
+    def resize(self, num_blocks: int) -> list[bytes]:
+        """Let the tier end before a place, and return the blocks that were evicted for it, in order. O(blocks).
+
+        Beyond the end idle blocks are evicted. Blocks that are read are found no more, and go with their last reader;
+        those that are written go when that has ended. `beyond` returns both. law: TIER-13, TIER-14.
+
+        Raises:
+            InvalidArgumentError: less than the shares of tenants, or beyond 2**31 - 1.
+            UnsupportedError: the backend cannot.
+        """
+        evicted = self.would_leave(num_blocks)
+        entries = self._entries
+        state = entries.state
+        packed = self._packed
+        hidden: list[bytes] = []
+        with self._whole:
+            if packed is not None:
+                packed.resize(num_blocks)
+            self._capacity = num_blocks
+            self._let_go(entries.slots_of(evicted), True)
+            self._tell(evicted, True)
+            for each in entries.recency.members():
+                if state[each] == READY and self._is_beyond(each):
+                    state[each] = DOOMED
+                    hidden.append(entries.index.keys[each])
+            self._tell(hidden, True)
+            self._note_resized()
+        return evicted
+
+    def would_leave(self, num_blocks: int) -> list[bytes]:
+        self._whole.require()
+        end: i64 = integer("num_blocks", num_blocks, self._fewest())
+        packed = self._packed
+        if packed is None or not packed.is_resizable():
+            raise UnsupportedError(f"resize: {type(self.backend).__name__} has one number of places for ever")
+        entries = self._entries
+        idle = self._victims(entries.index.count, [], -1)
+        return [entries.index.keys[i64(slot)] for slot in idle if i64(entries.place[i64(slot)]) >= end]
+
+    @property
+    def num_blocks(self) -> int:
+        return int(self._capacity)
+
+    def beyond(self) -> list[bytes]:
+        return [self._entries.index.keys[slot] for slot in self._entries.recency.members() if self._is_beyond(slot)]
+
+    def _is_beyond(self, slot: i64) -> bool:
+        return self._packed is not None and i64(self._entries.place[slot]) >= self._capacity
+
+    def _fewest(self) -> int:
+        """Return how many places the tier has at least."""
+        return 0
+
+    def _note_resized(self) -> None:
+        """Note that the tier has another number of places."""
 
     # ------------------------------------------------------------------ what it says of itself
 

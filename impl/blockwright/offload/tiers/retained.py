@@ -63,12 +63,13 @@ class TierRetention:
 
     Attributes:
         coming: the hints for the blocks of the store that is being prepared.
+        guard: how many of the last blocks used no hint affects.
     """
 
     def __init__(self, shares: Mapping[str, int], guard: i64) -> None:
         """Begin without hints; of the last `guard` blocks used none counts."""
         self.coming: dict[bytes, BlockHint] = {}
-        self._guard: i64 = guard
+        self.guard: i64 = guard
         self._numbers: dict[str, int] = {name: number for number, name in enumerate(shares, 1)}
         self._shares: vec[i64] = zeros64(len(shares) + 1)
         for number, share in enumerate(shares.values(), 1):
@@ -81,7 +82,7 @@ class TierRetention:
 
     def copy(self) -> TierRetention:
         """Return an independent copy. O(slots)."""
-        twin = TierRetention({}, self._guard)
+        twin = TierRetention({}, self.guard)
         copy_fields(self, twin)
         return twin
 
@@ -107,6 +108,13 @@ class TierRetention:
             over = self._until[slot] <= now
             self._priority[slot] = i32(priority if over else max(priority, int(self._priority[slot])))
             self._until[slot] = until if over else max(until, self._until[slot])
+
+    def promised(self) -> i64:
+        """Return how many blocks tenants may count on together."""
+        total: i64 = 0
+        for share in self._shares:
+            total += share
+        return total
 
     def hint_of(self, slot: i64) -> BlockHint | None:
         """Return the hint for a block, or None."""
@@ -151,7 +159,7 @@ class TierRetention:
         while rank <= _GUARDED and i64(len(victims)) < count:
             following: i64 = _GUARDED + 1
             slot: i64 = i64(newer[0])
-            in_reach = entries.recency.count - self._guard
+            in_reach = entries.recency.count - self.guard
             while slot != 0 and i64(len(victims)) < count:
                 in_reach -= 1
                 if entries.is_idle(slot) and entries.named[slot] != call:

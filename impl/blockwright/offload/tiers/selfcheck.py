@@ -26,7 +26,11 @@ def check_entries(entries: Entries, backend: SlotBackend | None, capacity: int, 
     order = entries.recency.members()
     demand("TIER-4", "the order of use read backwards", order[::-1], entries.recency.backwards())
     demand("TIER-4", "the blocks in the order of use", used, sorted(order))
-    demand("TIER-2", "places free or of a block", capacity, num_free + len(used))
+    late = [] if backend is None else [slot for slot in used if int(entries.place[slot]) >= capacity]
+    demand("TIER-2", "places free or of a block", capacity, num_free + len(used) - len(late))
+    demand(
+        "TIER-13", "blocks beyond the end that are found", [], [slot for slot in late if entries.state[slot] == READY]
+    )
     for slot in used:
         state = int(entries.state[slot])
         readers = int(entries.readers[slot])
