@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -59,56 +58,6 @@ class TailLru:
         manager.release_prefix(request, start - start % (request.block_size or 1))
 
 
-class WorkloadAware:
-    """Keep what belongs to a class of turns by how often such turns have gone on, for ten minutes.
-
-    The class of a request is the number of turns before it; a turn is seen to go on when a later request refers to its
-    last full block, if it is one of the last `most_known` turns. After KVCache Cache in the Wild (USENIX ATC 2025).
-    """
-
-    most_known = 100_000
-
-    def __init__(self, seconds: float = 600.0, levels: int = 20, window: int = 2000, most_turns: int = 8) -> None:
-        self.seconds, self.levels, self.window, self.most_turns = seconds, levels, window, most_turns
-        self.second = 0.0
-        self.turns: dict[bytes, int] = {}
-        self.seen: deque[tuple[int, bytes]] = deque()
-        self.gone_on: dict[bytes, bool] = {}
-        self.counts = [[0, 0] for _ in range(most_turns + 1)]
-
-    def ending(self, manager: KVCacheManager, request: Request, num_hit: int, now: float) -> None:
-        """Keep the request with a priority that is the part of its class that went on."""
-        full = request.num_prompt_tokens // (request.block_size or 1)  # what the next turn's prompt begins with
-        ended, went_on = self.counts[self.count(request.block_hashes[:full])]
-        second = float(int(now))  # all requests of a second share a time, so that few times are kept
-        if second > self.second:
-            self.second = second
-            manager.advance_time(second)
-        if priority := int((went_on + 1) / (ended + 2) * self.levels):
-            manager.retain(request, request.num_tokens, priority, second + self.seconds)
-
-    def count(self, keys: list[bytes]) -> int:
-        """Count a turn, and the turn before it; return its class."""
-        before = next(filter(self.turns.__contains__, keys[-2:0:-1]), None)
-        turn = 0 if before is None else min(self.turns[before] + 1, self.most_turns)
-        # A turn goes on once, however many requests refer to it; one outside the window (True) is not counted any more.
-        if before is not None and not self.gone_on.get(before, True):
-            self.gone_on[before] = True
-            self.counts[self.turns[before]][1] += 1
-        if keys:
-            self.turns[keys[-1]] = turn
-            if len(self.turns) > self.most_known:
-                del self.turns[next(iter(self.turns))]
-            self.gone_on[keys[-1]] = False
-            self.counts[turn][0] += 1
-            self.seen.append((turn, keys[-1]))
-        if len(self.seen) > self.window:
-            old, key = self.seen.popleft()
-            self.counts[old][0] -= 1
-            self.counts[old][1] -= self.gone_on.pop(key, False)
-        return turn
-
-
 ORDERS: Final[dict[str, Callable[[], EvictionPolicy]]] = {
     each.name: importlib.import_module(f"{orders.__name__}.{each.name}").Order
     for each in pkgutil.iter_modules(orders.__path__)
@@ -119,7 +68,6 @@ POLICIES: Final[dict[str, Callable[[], Policy]]] = {
     "lru": Lru,
     Adaptive.order: Adaptive,
     "t-lru": TailLru,
-    "workload-aware": WorkloadAware,
     **ORDERS,
 }
 

@@ -197,7 +197,7 @@ def test_plot_without_the_library_names_it(capsys: pytest.CaptureFixture[str], m
         (["--hints", "oracle", "--policy", "lru"], "--policy: with hints the client decides"),
         (
             ["--policy", "mru"],
-            "--policy: expected lru, adaptive, t-lru, workload-aware, least_frequently_used or module:factory, not",
+            "--policy: expected lru, adaptive, t-lru, least_frequently_used or module:factory, not",
         ),
         (["--policy", "builtins:object"], "--policy: must make something with a method choose(candidates) or ending("),
         (["--groups", "full,sliding"], "--groups: 'sliding' is no group; write full:1, mamba:3, sliding:5:1024"),

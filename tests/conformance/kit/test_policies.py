@@ -32,7 +32,7 @@ from blockwright.errors import (
     UnsupportedError,
 )
 from blockwright.orders.least_frequently_used import Order
-from blockwright.policies import Adaptive, TailLru
+from blockwright.policies import Adaptive
 from blockwright_conformance import ConformanceError, run_conformance
 from blockwright_conformance.kv_cache.blockwright import BlockwrightAdapter
 from blockwright_conformance.kv_cache.scopes import POLICIES, of_row
@@ -109,7 +109,7 @@ def manager_of() -> Callable[..., Any]:
     return made
 
 
-@pytest.mark.parametrize("policy", [First, Order, TailLru, "workload-aware"])
+@pytest.mark.parametrize("policy", [First, Order, "t-lru"])
 def test_policies_that_keep_every_law(policy: Any) -> None:
     report = run_conformance(policy=policy)
     run = POLICIES if hasattr(policy, "choose") else [each for each in POLICIES if ": orders" not in each.name]
