@@ -143,6 +143,15 @@ def test_every_request_ends(groups: str, blocks: int, concurrency: int) -> None:
         assert pool.timed.preemptions > 0 or concurrency < 50 or pool is results[2]
 
 
+@pytest.mark.parametrize("blocks", [220, 300, 4000])
+def test_blocks_that_are_given_later_change_nothing(blocks: int) -> None:
+    trace = generate_workload(WorkloadOptions(conversations=30, turns=4, user_tokens=60, system_tokens=200, seed=4))
+    options = Overlap(8, step_time=Linear(0.01, context=1e-6))
+    later, (at_once,) = served(trace, blocks, options), replay(trace, FULL, [blocks], overlap=options, note=id).pools
+    assert later.mean_used == pytest.approx(at_once.mean_used)
+    assert replace(later, checks=0, mean_used=0) == replace(at_once, mean_used=0, seconds=0, timed=later.timed)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"concurrency": 0}, {"drafts": -1}, {"max_num_batched_tokens": 0}, {"arrivals": -1}, {"output_tokens": -1}],

@@ -10,9 +10,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import accumulate, count, repeat
 from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -21,7 +21,7 @@ from blockwright import Request
 from blockwright.errors import InvalidArgumentError
 from blockwright.replay.pools import Pool
 from blockwright.replay.records import TraceRequest
-from blockwright.replay.step_time import Step
+from blockwright.replay.step_time import Linear, Step
 
 if TYPE_CHECKING:
     from blockwright.replay.timed import Overlap
@@ -93,6 +93,9 @@ class Engine:
         self.freed: list[Engine] = []  # engines whose blocks were let go of since
         self.due: list[Run] = []  # that decode, and need a block
         self.agenda: list[tuple[int, int, Run]] = []  # before which step one that decodes needs a block, or ends
+        self.is_late = pool.may_wait and not options.drafts  # requests that decode are given blocks once it matters
+        self.lasts: list[tuple[int, int, Run]] = []  # then: before which step one that decodes ends
+        self.late = 0.0  # blocks times seconds of the steps under way in which those were not yet held
         self.gains: defaultdict[int, int] = defaultdict(int)  # drafts that are accepted in a step
         self.step = self.decoding = self.context = self.loaded = 0  # `context`: tokens of those that decode
         self.began, self.ends = 0.0, list[float]()  # of the steps that are under way, one after the other
@@ -124,7 +127,7 @@ class Engine:
             if run.since >= 0:
                 if self.extend(run, begin + 1):
                     pool.compute(run.request, begin + 1)
-                    self.plan(run, begin)
+                    self.plan(run, begin, self.step)
             elif (room := left - each * self.decoding) > 0:
                 run.target = pool.step_end(begin, run.request, room)
                 if self.extend(run, run.target):
@@ -141,24 +144,65 @@ class Engine:
             self.schedule(is_settled=not self.parts and self.preemptions == preemptions)
 
     def schedule(self, is_settled: bool) -> None:
-        now, decoding, each, context = self.pool.clock.now, self.decoding, 1 + self.options.drafts, self.context
+        self.began, decoding, each, context = self.pool.clock.now, self.decoding, 1 + self.options.drafts, self.context
         # Decoding alone, of all requests at once: no step looks at single ones.
-        plain = Step(
-            decoding * each, decoding, context + decoding * each, each * context + decoding * each * (each + 1) // 2
-        )
-        ends = ((run.target, begin) for run, begin in self.parts)
-        parts = [Step(end - begin, 1, end, (end - begin) * (end + begin + 1) // 2) for end, begin in ends]
-        step = Step(*map(sum, zip(plain, *parts, strict=True)))._replace(loaded=self.loaded)
-        self.began, self.ends = now, [now + self.seconds(step)]
-        if is_settled:
-            tokens, decoding, context, pairs, _ = plain
-            # Until the next request needs a block or ends, each step follows from the one before.
-            for at in range(self.step + 1, min(self.agenda[0][0], self.step + _MOST_STEPS)):
-                gain = decoding + self.gains.get(at - 1, 0)
-                if self.coming and self.coming[0][0] <= self.ends[-1]:
-                    break
-                context, pairs = context + gain, pairs + each * gain
-                self.ends.append(self.ends[-1] + self.seconds(Step(tokens, decoding, context, pairs)))
+        tokens, requests, pairs = decoding * each, decoding, each * context + decoding * each * (each + 1) // 2
+        context += tokens
+        for run, begin in self.parts:
+            end = run.target
+            tokens, requests, context = tokens + end - begin, requests + 1, context + end
+            pairs += (end - begin) * (end + begin + 1) // 2
+        seconds = self.seconds(Step(tokens, requests, context, pairs, self.loaded))
+        self.ends = [self.began + seconds]
+        self.late = 0.0
+        if not is_settled:
+            return
+        # Until the next request needs a block or ends, each step follows from the one before.
+        stop = min(self.horizon(), self.step + _MOST_STEPS) - 1
+        gains: Iterable[int] = repeat(decoding, stop - self.step)
+        if self.gains:
+            gains = [decoding + self.gains.get(at, 0) for at in range(self.step, stop)]
+        rule, until = self.options.step_time, self.coming[0][0] if self.coming else inf
+        if isinstance(rule, Linear) and not self.loaded:
+            slope = rule.context + each * rule.pairs
+            following = map(seconds.__add__, map(slope.__mul__, accumulate(gains)))
+            self.ends = [*accumulate(following, initial=self.ends[0])]
+            del self.ends[bisect_left(self.ends, until) + 1 :]
+            return
+        for gain in gains:
+            if until <= self.ends[-1]:
+                break
+            context, pairs = context + gain, pairs + each * gain
+            self.ends.append(self.ends[-1] + self.seconds(Step(tokens, requests, context, pairs)))
+
+    def horizon(self) -> int:
+        """Return before which step a request ends, or needs a block that there may not be."""
+        needs = self.agenda[0][0]
+        if not self.is_late:
+            return needs
+        while self.lasts[0][1] != self.lasts[0][2].order:
+            heappop(self.lasts)  # it was preempted since
+        enough = self.step + self.pool.num_free() // self.decoding * self.pool.block_size
+        return min(self.lasts[0][0], max(needs, enough))
+
+    def late_at(self) -> float:
+        """Return when, in the steps under way, a request needs a block that it is given later."""
+        at = self.agenda[0][0] - self.step if self.agenda else 0
+        return self.ends[at - 1] if 0 < at < len(self.ends) else inf
+
+    def catch_up(self, now: float) -> None:
+        """Give requests the blocks that they needed in the steps that have begun, and tell what they have decoded."""
+        size, last = self.pool.block_size, min(bisect_right(self.ends, now), len(self.ends) - 1)
+        while self.agenda and self.agenda[0][0] <= self.step + last:
+            step, order, run = heappop(self.agenda)
+            if order != run.order:
+                continue
+            first, begin = step - self.step - run.at(step) % -size, run.at(self.step + last)
+            self.late += sum(self.ends[at - 1] - self.began for at in range(first, last + 1, size) if at)
+            run.answered(begin + 1 - run.request.num_tokens)
+            if self.extend(run, begin + 1):
+                self.pool.compute(run.request, begin + 1)
+                self.plan(run, begin, self.step + last)
 
     def seconds(self, step: Step) -> float:
         found = self.options.step_time(step)
@@ -243,7 +287,8 @@ class Engine:
     def decode(self, run: Run) -> None:
         self.decoding += 1
         self.context += run.target
-        self.plan(run, run.target)
+        self.plan(run, run.target, self.step)
+        heappush(self.lasts, (self.step + run.final - run.target, run.order, run))
 
     def let_go(self, run: Run) -> None:
         """Release the blocks of a request on the engine that its prompt came from."""
@@ -275,14 +320,20 @@ class Engine:
         del self.ends[keep:]
         return True
 
+    def hold(self) -> None:
+        """Count the blocks that are held, and the requests that run, in the steps under way."""
+        if self.ends:
+            seconds = self.pool.clock.now - self.began
+            self.catch_up(self.pool.clock.now)
+            used = self.pool.used()
+            self.held += used * seconds - self.late
+            self.ran += len(self.running) * seconds
+            self.pool.peak_used = max(self.pool.peak_used, used)
+
     def finish(self) -> list[Run]:
         """End the steps that are under way; return the requests that have ended."""
-        pool, steps, seconds = self.pool, len(self.ends), self.pool.clock.now - self.began
-        if steps:
-            used = pool.used()
-            self.held += used * seconds
-            self.ran += len(self.running) * seconds
-            pool.peak_used = max(pool.peak_used, used)
+        pool, steps = self.pool, len(self.ends)
+        self.hold()
         for at in range(self.step, self.step + steps) if self.options.drafts else ():
             self.context += self.gains.pop(at, 0)
         self.context += self.decoding * steps
@@ -319,24 +370,24 @@ class Engine:
             else:
                 self.due.append(run)
 
-    def plan(self, run: Run, begin: int) -> None:
-        """Put on the agenda before which step a request that has so many tokens fills or needs a block, or ends."""
+    def plan(self, run: Run, begin: int, step: int) -> None:
+        """Put on the agenda when a request that has so many tokens before a step fills or needs a block, or ends."""
         size, drafts, has_slots = self.pool.block_size, self.options.drafts, int(run.since >= 0)
         # The step that fills a block publishes it, and the next one takes another.
         next_at = begin + has_slots
         wait = size - 1 - next_at % size if 0 < next_at % size < size - 1 else 0
-        run.since, run.base, steps = self.step, begin, min(next_at + wait, run.final) - begin
+        run.since, run.base, steps = step, begin, min(next_at + wait, run.final) - begin
         if drafts:
             run.path, at, slots = [], begin, -(-(begin + has_slots * (1 + drafts)) // size) * size
             while at + 1 + drafts <= slots and at < run.final and (at + 1) // size == next_at // size:
                 gain = 0
                 while gain < min(drafts, run.final - at - 1) and self.draw.random() < self.options.acceptance:
                     gain += 1
-                self.gains[self.step + len(run.path)] += gain
+                self.gains[step + len(run.path)] += gain
                 at += 1 + gain
                 run.path.append(at)
             steps = len(run.path)
-        heappush(self.agenda, (self.step + steps, run.order, run))
+        heappush(self.agenda, (step + steps, run.order, run))
 
     def known(self, run: Run) -> int:
         """Add to a request what it has decoded, and return its tokens that are computed."""
@@ -382,6 +433,7 @@ class Engine:
 
     def fail(self) -> list[Run | tuple[int, float]]:
         """Lose all requests and all that is cached; return those that must begin anew elsewhere."""
+        self.hold()
         lost = list[Run | tuple[int, float]]()
         for run in [*self.kept.values()]:
             if run.goal is not None:
@@ -403,7 +455,7 @@ class Engine:
                     self.pool.release(each.request)
                 each.request = self.make(each.number, each.arrival).request
         self.pool.lose()
-        self.waiting, self.coming, self.gains = deque(), [], defaultdict(int)
+        self.waiting, self.coming, self.gains, self.lasts = deque(), [], defaultdict(int), []
         self.parts, self.ends, self.agenda, self.due, self.refused_at, self.context = [], [], [], [], -1, 0
         return lost
 

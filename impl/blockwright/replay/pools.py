@@ -201,6 +201,8 @@ class Pool:
         self._step_tokens = step_tokens or max_model_len
         self._boundary = block_size if any(each.is_recurrent for each in specs) else 1
         self.is_plain = len(specs) == 1 and specs[0].reads_all
+        # Whether what decoding takes may be taken later: a window's blocks would come free later, and a host stores.
+        self.may_wait = self.is_plain and note is None and way.offload is None
         self._uncached, self._skip = uncached, skip
         self.by_tenant: dict[str, list[int]] = {}
         self.hit_tokens = self.hit_blocks = self.host_tokens = self.checks = 0

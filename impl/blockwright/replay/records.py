@@ -14,14 +14,16 @@ smaller than the trace's own blocks, larger, or not a multiple.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, TypeAlias
+from struct import Struct
+from typing import Final, NamedTuple, TypeAlias
 
 Runs: TypeAlias = "tuple[array[int], array[int]]"
 """The contents of runs, and their lengths."""
 _MANY: Final = (1 << 61) - 1
+_ITEM: Final = Struct("i").pack
 # Names that are integers below this are their own numbers.
 _OWN: Final = 1 << 30
 # The longest prompt a loader or the generator accepts; longer counts are taken for damage.
@@ -58,14 +60,31 @@ class TraceRequest:
 
     def token_ids(self) -> array[int]:
         """Build the prompt's token ids, four bytes each. O(tokens), at the speed of a memory copy."""
-        tokens = array("i")
-        for content, length in zip(self.contents, self.lengths, strict=True):
-            tokens += array("i", (content,)) * length
-        return tokens
+        # Bytes are repeated by copies that double, items of an array one by one.
+        runs = [_ITEM(content) * length for content, length in zip(self.contents, self.lengths, strict=True)]
+        return array("i", b"".join(runs))
+
+
+class Head(NamedTuple):
+    """What is known of a request before its prompt is read; the fields are those of a `TraceRequest`."""
+
+    num_tokens: int
+    arrival: float
+    num_output_tokens: int
+    after: int
+    delay: float
 
 
 class UnreadRequests(Sequence[TraceRequest]):
     """Requests that are read one by one, each time they are asked for: never all at once."""
+
+    def heads(self) -> Iterator[Head | TraceRequest]:
+        """Give the heads of all requests, which are read sooner than prompts."""
+        return iter(self)
+
+
+def heads_of(requests: Sequence[TraceRequest]) -> Iterable[Head | TraceRequest]:
+    return requests.heads() if isinstance(requests, UnreadRequests) else requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +111,7 @@ class Trace:
 
     def __post_init__(self) -> None:
         lengths, longest = array("i", bytes(4 * len(self.requests))), 0
-        for at, request in enumerate(self.requests):
+        for at, request in enumerate(heads_of(self.requests)):
             lengths[at] = request.num_tokens
             longest = max(longest, lengths[at] + request.num_output_tokens)
         object.__setattr__(self, "_lengths", lengths)  # a request may have to be read from a file

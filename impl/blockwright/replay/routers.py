@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from math import inf
+from operator import neg, sub
 from typing import Any, Final, NamedTuple
 
 from blockwright import Request
@@ -33,13 +34,14 @@ class Seen(NamedTuple):
     tokens: int
 
 
-Router = Callable[[Seen], Any]
+Router = Callable[[int, Sequence[int], Sequence[int], Sequence[int]], Sequence[Any]]
+"""A router, of all engines at once: the prompt's tokens, and hits, requests and tokens of each engine."""
 
 ROUTERS: Final[dict[str, Router]] = {
-    "round": lambda seen: 0,
-    "load": lambda seen: seen.requests,
-    "prefix": lambda seen: (-seen.hit, seen.requests),
-    "cost": lambda seen: seen.prompt - seen.hit + seen.tokens,
+    "round": lambda prompt, hits, requests, tokens: bytes(len(requests)),
+    "load": lambda prompt, hits, requests, tokens: requests,
+    "prefix": lambda prompt, hits, requests, tokens: [*zip(map(neg, hits), requests, strict=True)],
+    "cost": lambda prompt, hits, requests, tokens: [*map(sub, tokens, hits)],
 }
 MAX_ENGINES: Final = 10_000
 # Those that ask for no hits, so that engines need not say what they cache.
@@ -53,7 +55,12 @@ def is_told(router: str) -> bool:
 
 def router_named(name: str) -> Router:
     """Return one of `ROUTERS`, or a ``module:function`` of the user's; raise an `InvalidArgumentError` for neither."""
-    return found_by("--router", name, ROUTERS)
+    found = found_by("--router", name, ROUTERS)
+    return found if name in ROUTERS else _of_each(found)
+
+
+def _of_each(cost: Callable[[Seen], Any]) -> Router:
+    return lambda prompt, *known: [*map(cost, map(Seen, repeat(prompt), *known))]
 
 
 class Fleet:
@@ -82,7 +89,7 @@ class Fleet:
         for at in range(last + 1):
             found = alive & self._holders.get(request.block_digest(at), 0) if at < last else 0
             lost, alive = alive & ~found, found
-            while lost:
+            while lost and at:
                 hits[lost.bit_length() - 1] = at * block_size
                 lost ^= 1 << lost.bit_length() - 1
             if not alive:
@@ -110,7 +117,7 @@ class Routing:
         self, router: str, num_engines: int, delay: float, make: Callable[[int], Request], size: int, is_plain: bool
     ) -> None:
         """Take how to make a request, and a block's `size`; `is_plain` says that a hit needs all blocks before it."""
-        self._cost, self._is_told = router_named(router), num_engines > 1 and is_told(router)
+        self._costs, self.is_told = router_named(router), num_engines > 1 and is_told(router)
         self._delay, self._make, self._size, self._new = delay, make, size, Fleet if is_plain else Indices
         self._coming = deque[tuple[float, int, list[KVCacheEvent]]]()
         self._requests, self._tokens = [0] * num_engines, [0] * num_engines
@@ -136,16 +143,18 @@ class Routing:
         """Return the number of the engine for a request, which counts as sent there."""
         count = len(self._requests)
         hits: Sequence[int] = bytes(count)
-        if self._is_told:
+        if self.is_told:
             self._learn(at)
             hits = self._known.matches(self._make(number), self._size)
-        costs = [*map(self._cost, map(Seen, repeat(num_tokens), hits, self._requests, self._tokens))]
+        costs = self._costs(num_tokens, hits, self._requests, self._tokens)
         # Of equal ones the next in turn, or the first would get all requests of a trace without hits.
-        turn = [at % count for at in range(number, number + count) if at % count not in self.down]
+        turn = [*range(number % count, count), *range(number % count)]
+        if self.down:
+            turn = [at for at in turn if at not in self.down]
         if not turn:
             raise InvalidArgumentError("fails: no engine is left for a request; let one of them come back")
         try:
-            chosen = min(turn, key=costs.__getitem__)
+            chosen: int = min(turn, key=costs.__getitem__)
         except TypeError:
             raise InvalidArgumentError(f"--router: must return numbers, or tuples of them, not {costs}") from None
         self._requests[chosen] += 1

@@ -23,7 +23,7 @@ from blockwright.policies import Lru
 from blockwright.replay.keeping import Keeping
 from blockwright.replay.offloaded import Link, OffloadOptions, SharedBlocks
 from blockwright.replay.pools import PERCENTILES, Clock, Pool, PoolResult, Way, result_of
-from blockwright.replay.records import Trace
+from blockwright.replay.records import Trace, TraceRequest
 from blockwright.replay.routers import MAX_ENGINES, is_told, router_named
 from blockwright.replay.timed import Overlap, serve_timed
 
@@ -129,11 +129,11 @@ def replay_ways(
         known = (specs, way, uncached, longest, step_tokens, note, clock, tells, skip, shared)
         return [Pool(*known) for _ in range(way.engines)]
 
-    def make(number: int) -> Request:
+    def make(number: int, recorded: TraceRequest) -> Request:
         nonlocal prepare_seconds
         start = time.perf_counter()
         salt = None if whose is None else whose(number)
-        tokens = requests[number].token_ids()
+        tokens = recorded.token_ids()
         made = Request(f"request {number + 1}", tokens, block_size, hasher=hasher, cache_salt=salt)
         prepare_seconds += time.perf_counter() - start
         return made
@@ -160,7 +160,7 @@ def replay_ways(
     counts = [zeros[:] for _ in ways]
     pools = [pool for way, uncached in zip(ways, counts, strict=True) for pool in pools_of(way, uncached, Clock())]
     for number, recorded in enumerate(requests):
-        request = make(number)
+        request = make(number, recorded)
         # Each pool has its own: one that was admitted before would pass for a request that is resumed.
         for pool, own in zip(pools, [request.copy() for _ in pools[1:]] + [request], strict=True):
             pool.clock.now = max(pool.clock.now, recorded.arrival)

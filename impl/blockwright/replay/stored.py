@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from blockwright.replay.records import (
     ContentNumbers,
+    Head,
     Runs,
     TraceRequest,
     UnreadRequests,
@@ -118,6 +119,15 @@ class StoredRequests(UnreadRequests):
     def __iter__(self) -> Iterator[TraceRequest]:
         return map(self._read, self._order)
 
+    def heads(self) -> Iterator[Head | TraceRequest]:
+        """Give the heads of all requests. O(1) for each, or as long as to read it where its row is not all of it."""
+        for at in self._order:
+            entry = self._entry(at)
+            if entry.is_rest:
+                yield self._read(at)
+            else:
+                yield Head(entry.num_tokens, self._since_first(entry.arrival), entry.output, *self._waits(entry))
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(TraceRequest.__eq__, self, other))
 
@@ -133,16 +143,18 @@ class StoredRequests(UnreadRequests):
     def _read(self, at: int) -> TraceRequest:
         entry = self._entry(at)
         runs, answer_ids = self._answered(at, entry, self._prompt(at, entry))
-        waits = entry.delay >= 0 and entry.before >= 0
         return TraceRequest(
             *runs,
             self._since_first(entry.arrival),
             entry.output,
             self._answer(at) if self._next[at] >= 0 else -1,
             answer_ids,
-            self._places[entry.before] if waits else -1,
-            entry.delay if waits else 0.0,
+            *self._waits(entry),
         )
+
+    def _waits(self, entry: _Entry) -> tuple[int, float]:
+        """Return after which request, and how long after its answer, one is sent."""
+        return (self._places[entry.before], entry.delay) if entry.delay >= 0 and entry.before >= 0 else (-1, 0.0)
 
     def _answer(self, at: int) -> int:
         return self._own + 2 * at + 1

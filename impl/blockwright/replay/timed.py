@@ -25,7 +25,7 @@ from blockwright import Request
 from blockwright.errors import InvalidArgumentError
 from blockwright.replay.engine import Engine, Run, Times
 from blockwright.replay.pools import Pool, TimedResult, percentiles
-from blockwright.replay.records import TraceRequest
+from blockwright.replay.records import Head, TraceRequest, heads_of
 from blockwright.replay.routers import Routing
 from blockwright.replay.step_time import Linear, StepTime
 
@@ -88,7 +88,7 @@ class Overlap:
     def answer(self, recorded: TraceRequest) -> int:
         return recorded.num_output_tokens if self.output_tokens is None else self.output_tokens
 
-    def arrival(self, recorded: TraceRequest, number: int) -> float:
+    def arrival(self, recorded: Head | TraceRequest, number: int) -> float:
         """Return when a request arrives that waits for no answer, in seconds; `number` is of these."""
         return recorded.arrival if self.arrivals is None else number / self.arrivals if self.arrivals else 0.0
 
@@ -100,7 +100,7 @@ class _Coming:
         self.at, self.delays, self.tokens = array("d"), array("d"), array("i")
         self._first, self._also = array("i"), array("i")  # a list, of each request, of those that wait for its answer
         heads = array("i")
-        for number, each in enumerate(requests):
+        for number, each in enumerate(heads_of(requests)):
             if not -1 <= each.after < number:
                 raise InvalidArgumentError(f"after: must be -1 or an earlier request than {number}, not {each.after}")
             waits = each.after >= 0
@@ -145,7 +145,7 @@ def serve_timed(
     pools: Sequence[Pool],
     options: Overlap,
     requests: Sequence[TraceRequest],
-    make: Callable[[int], Request],
+    make: Callable[[int, TraceRequest], Request],
     ended: Callable[[int], object],
     skip: int = 0,
 ) -> tuple[TimedResult, float]:
@@ -159,18 +159,21 @@ def serve_timed(
     coming, times = _Coming(requests, options), Times(len(requests))
     first = clock.now = coming.next_at()
 
-    fresh: dict[int, Request] = {}  # that a router has hashed, until an engine looks at them
+    fresh: dict[int, tuple[Request, TraceRequest]] = {}  # that a router has hashed, until an engine looks at them
+
+    def made(number: int) -> tuple[Request, TraceRequest]:
+        recorded = requests[number]
+        return make(number, recorded), recorded
 
     def hashed(number: int) -> Request:
-        made = make(number)
+        both = made(number)
         # Long queues would hold many prompts: those are made again.
         if len(fresh) < _MOST_FRESH:
-            fresh[number] = made
-        return made
+            fresh[number] = both
+        return both[0]
 
     def begun(number: int, arrival: float) -> Run:
-        recorded = requests[number]
-        request = fresh.pop(number) if number in fresh else make(number)
+        request, recorded = fresh.pop(number) if number in fresh else made(number)
         return Run(request, number, arrival, recorded, options.answer(recorded))
 
     decode = way.engines - way.prefill
@@ -190,16 +193,24 @@ def serve_timed(
     if (last := max((which for which, *_ in options.fails), default=0)) >= len(engines):
         raise InvalidArgumentError(f"fails: there is no engine {last}; they are numbered from 0 on")
     events, current = list[tuple[float, int, int]](), [-1] * len(engines)  # the last event of each engine is valid
+    late = [inf] * len(engines)  # when a router is to hear what an engine does in the steps under way
     # An event that was planned and does not come stays in the heap; its number is no longer current.
     tickets: Iterator[int] = count()
     num_ended, counted = 0, inf
 
     def wake(engine: Engine, at: float) -> None:
         current[engine.number] = next(tickets)
+        if front.is_told:
+            late[engine.number] = engine.late_at()
         heappush(events, (at, current[engine.number], engine.number))
 
     def send(number: int, at: float, entry: Run | tuple[int, float], router: Routing) -> Engine:
         nonlocal routed
+        while (due := min(late)) <= at:
+            engine = engines[late.index(due)]
+            engine.catch_up(at)
+            told(engine, at)
+            late[engine.number] = engine.late_at()
         begin = time.perf_counter()
         chosen = router.choose(number, coming.tokens[number], at)
         engine, sent[number] = engines[chosen + (decode if router is not back else 0)], (router, chosen)
@@ -217,7 +228,8 @@ def serve_timed(
 
     def told(engine: Engine, at: float) -> None:
         router, which = of(engine.number)
-        router.told(which, engine.pool.manager.take_events(), at)
+        if router.is_told:
+            router.told(which, engine.pool.manager.take_events(), at)
         for source in engine.freed:
             if current[source.number] < 0 and source.waiting:
                 wake(source, at)
@@ -234,7 +246,8 @@ def serve_timed(
             send(number, now, entry, front)
 
     while num_ended < len(requests):
-        clock.now = at = min(coming.next_at(), events[0][0] if events else inf)
+        arrives = coming.next_at()
+        clock.now = at = arrives if not events or arrives < events[0][0] else events[0][0]
         if changes and changes[-1][0] <= at:
             clock.now, which, is_down = changes.pop()
             router, local = of(which) if which >= 0 else (front, which)
@@ -248,7 +261,7 @@ def serve_timed(
             else:
                 router.down.discard(local)
             continue
-        if coming.next_at() == at:
+        if arrives == at:
             number = coming.take()
             counted = min(counted, at) if number >= skip else counted
             send(number, at, (number, at), front)
