@@ -10,6 +10,7 @@ from collections.abc import Sequence
 BENCHMARKS = {
     "disk": "benchmarks.offload.disk",
     "host": "benchmarks.offload.host",
+    "policies": "benchmarks.offload.policies",
     "shared": "benchmarks.offload.shared",
 }
 """Name -> module with `add_arguments(parser)` and `run(args) -> int`; its docstring says what it measures."""
