@@ -3,8 +3,9 @@
 Requests of a trace are served one after another, in several pools, by vLLM's manager at both settings of its retention
 (`prefix_cache_retention_interval` 0, its default, and None, dense) and by this build with and without `keep_wanted`. A
 request is looked up, computed in chunks, puts out its tokens one by one, and ends. Traces are generated from a seed;
-``--trace`` adds a file of Mooncake's format, with a block for each of its ids. ``--workloads`` is about full attention
-alone: longer workloads, in small pools, by age (as vLLM's manager does) and by ``eviction_order="adaptive"``.
+``--trace`` adds a file of Mooncake's format, with a block for each of its ids. ``--workloads`` is of longer workloads
+in small pools, with full attention alone and beside recurrent layers: by age, with `keep_wanted` where layers forget,
+and by ``eviction_order="adaptive"``.
 """
 
 import argparse
@@ -196,7 +197,8 @@ class Ours:
         )
         specs = [FullAttentionSpec(**sizes), *[more] * layout.groups]
         groups = [KVCacheGroupSpec([f"layers.{at}"], spec) for at, spec in enumerate(specs)]
-        return KVCacheManager(KVCacheConfig(blocks, groups), longest, keep_wanted=self.keeps, eviction_order=self.order)
+        keeps = self.keeps and layout.groups > 0
+        return KVCacheManager(KVCacheConfig(blocks, groups), longest, keep_wanted=keeps, eviction_order=self.order)
 
     def request(self, name: str, turn: Turn) -> Any:
         return Request(name, turn.prompt, block_size=BLOCK)
@@ -306,7 +308,9 @@ def parser_of() -> argparse.ArgumentParser:
     parser.add_argument(
         "--requests", metavar="N", type=int, default=1000, help="of that, so many (default %(default)s)"
     )
-    parser.add_argument("--layout", nargs="+", type=layout_of, default=[Layout(5, 128), Layout(3, None)])
+    parser.add_argument(
+        "--layout", nargs="+", type=layout_of, help="default: 5x128 3xstates; 0xstates has no other group"
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these generated traces")
     parser.add_argument("--workloads", metavar="N", type=int, nargs="?", const=2000, help="instead: N requests of each")
     parser.add_argument("--seed", type=int, default=1)
@@ -322,11 +326,11 @@ def main() -> None:
 
         peer = load(args.peer_path, BLOCK)
         sides = [Vllm(peer, 0), Vllm(peer, None)]
-    shares, layouts = SHARES, args.layout
+    shares, layouts = SHARES, args.layout or [Layout(5, 128), Layout(3, None)]
     makers: dict[str, Callable[[Random], Iterator[Turn]]] = {**TRACES}
     if args.workloads:
-        sides = [*sides[:1], Ours(False), Ours(False, "adaptive")]
-        shares, layouts = (0.01, 0.03, 0.1), [Layout(0, None)]
+        sides = [*sides[:1], Ours(False), Ours(True), Ours(False, "adaptive")]
+        shares, layouts = (0.01, 0.03, 0.1), args.layout or [Layout(0, None), Layout(3, None)]
         makers = {name: partial(make, count=args.workloads) for name, make in WORKLOADS.items()}
     else:
         sides += [Ours(False), Ours(True)]

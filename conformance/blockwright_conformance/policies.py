@@ -21,7 +21,7 @@ from blockwright.policies import POLICIES as NAMED
 from blockwright_spec.manager.orders import Told
 from blockwright_spec.manager.retention import Retention, retention_of
 from blockwright_spec.manager.state import Config
-from blockwright_spec.reads import Full
+from blockwright_spec.reads import Full, Mamba
 
 from .checker.explore import Explorer, Result, Violation
 from .checker.history import History, HistoryError, walk
@@ -105,17 +105,21 @@ class PolicyAdapter(BlockwrightAdapter):
         return shown if is_own else shown._replace(told=self.policy.told())
 
 
+def is_adaptable(config: Config) -> bool:
+    """Return whether the manager's own order takes these layers: full attention and recurrent, all of one size."""
+    kinds = all(isinstance(group.kind, (Full, Mamba)) for group in config.groups)
+    return kinds and len({group.block_size for group in config.groups}) == 1
+
+
 class PolicyManagers:
     def __init__(self, policy: Callable[[], object]) -> None:
         self.policy, self.asked = policy, Counter[str]()
         chosen = chooser(policy())
         self.is_own, self.chooses = isinstance(chosen, str), chosen is not None
-        # The manager's own is for full attention alone.
         self.scopes = [
             each
             for each in POLICIES
-            if (self.chooses or ": orders" not in each.name)
-            and not (self.is_own and any(not isinstance(group.kind, Full) for group in each.config.groups))
+            if (self.chooses or ": orders" not in each.name) and (not self.is_own or is_adaptable(each.config))
         ]
 
     def __call__(self, config: Config) -> PolicyAdapter:

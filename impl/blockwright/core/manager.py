@@ -189,7 +189,7 @@ class KVCacheManager:
             eviction_order: chooses the cached block that is evicted: an `EvictionOrder`, the name of a module of
                 `blockwright.orders`, or "module:factory". Blocks without content are taken before any cached block.
                 Without an order and without hints, or with "lru", the least recently used block is evicted. "adaptive"
-                (full attention alone) is the least recently or the least frequently used one, by whichever rule more
+                (without windows) is the least recently or the least frequently used one, by whichever rule more
                 would have been hit of late (`BlockPool.rule_in_force`).
             eviction_policy: the earlier name of `eviction_order`.
             keep_wanted: where layers forget (windows, recurrent states), evict those blocks first that no hit of a
@@ -243,11 +243,8 @@ class KVCacheManager:
             raise InvalidArgumentError("eviction_policy: the earlier name of eviction_order; give one of them")
         order = eviction_policy if eviction_order is None else eviction_order
         adapts = order == "adaptive"
-        if adapts and any([type(group.kv_cache_spec) is not FullAttentionSpec for group in groups]):
-            raise UnsupportedError(
-                'eviction_order: "adaptive" is for full attention alone: a sample of keys says nothing of layers that '
-                "forget, whose windows and states are found whole or not at all"
-            )
+        if adapts:
+            _require_adaptable(groups, bool(keep_wanted))
         if isinstance(order, str) and not adapts:
             order = ABOVE["order_named"](order)
         given = {
@@ -301,7 +298,8 @@ class KVCacheManager:
         if shares is not None:
             pool._go_by(RetentionOrder(count, shares, guard, prefix_match_unit is not None, classes))
         elif adapts:
-            pool._go_by(AdaptiveOrder(count, groups[0].kv_cache_spec.block_size))
+            is_state = [group.kv_cache_spec.is_recurrent for group in groups]
+            pool._go_by(AdaptiveOrder(count, groups[0].kv_cache_spec.block_size, is_state))
         elif not (order is None or isinstance(order, str)):
             pool._go_by(ChosenOrder(order, classes))
         elif classes is not None:
@@ -1412,6 +1410,22 @@ def _check_unit(unit: int, groups: list[KVCacheGroupSpec]) -> None:
         spec = group.kv_cache_spec
         if spec.block_size % unit != 0:
             raise InvalidArgumentError(f"prefix_match_unit: {unit} tokens do not divide a block of {spec.block_size}")
+
+
+def _require_adaptable(groups: list[KVCacheGroupSpec], keeps_wanted: bool) -> None:
+    """Raise an `UnsupportedError` if shadows say nothing of what these layers would hit."""
+    specs = [group.kv_cache_spec for group in groups]
+    recurrent = [spec for spec in specs if spec.is_recurrent]
+    if any([not spec.is_recurrent and type(spec) is not FullAttentionSpec for spec in specs]):
+        raise UnsupportedError(
+            'eviction_order: "adaptive" is for full attention and recurrent layers: with windows, what no hit wants '
+            "must be evicted first, which neither of its rules does"
+        )
+    if recurrent and (keeps_wanted or len({spec.block_size for spec in specs}) > 1):
+        raise UnsupportedError(
+            'eviction_order: "adaptive" with recurrent layers is without keep_wanted=True, and all block sizes are '
+            "the same; leave one of them out"
+        )
 
 
 def _keeps_wanted(asked: bool | None, spares: int | None, groups: list[KVCacheGroupSpec], pool: BlockPool) -> bool:

@@ -7,6 +7,10 @@ Two shadows are caches of digests, one under each rule: of every `2**shift`-th d
 prompt that is admitted for the first time asks both how many of its sampled blocks they have, up to the first that is
 missing; that is added to 399/400 of what was found before. The rule that found more is in force, and a tie changes
 nothing. Whoever is preempted is asked of and counted once.
+
+Beside recurrent layers nothing is left out (`shift` is 0), and one entry is for the states of all these layers, so that
+it takes a block of each. A hit ends with a state: a shadow has as many blocks of a prompt as it has of full attention,
+up to the last at whose end it has the states too.
 """
 
 from dataclasses import dataclass, replace
@@ -16,6 +20,10 @@ from .chapters import Chapter
 POINT = 16
 """Scores are in parts of a block, 2**-16 each."""
 MOST_USES = 63
+STATE = 0x5A5A5A5A5A5A5A5A
+"""What a digest of states is mixed with, so that their uses are not those of the block of full attention."""
+FAR = 1 << 20
+"""The depth of states that a request has moved past: of their rank they go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +35,19 @@ class Adaptive(Chapter):
 class Entry:
     """A content that was released: its digest, how deep in its prefix it stands, how often it was used, and its rank.
 
-    The rank is the uses and what the last one evicted was ranked.
+    The rank is the uses and what the last one evicted was ranked; `takes` is how many blocks it takes.
     """
 
     digest: int
     depth: int
     uses: int
     rank: int
+    takes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """A cache of so many digests under one rule: what it holds, oldest first, and how much it has found of late.
+    """A cache of so many blocks under one rule: what it holds, oldest first, and how much it has found of late.
 
     `past` remembers the uses of what went, in as many slots as it has entries: the slot is in the digest, and so is the
     tag by which it knows whose the uses are; who comes later takes the slot.
@@ -55,7 +64,10 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which rule is in force, since how many first admissions, of how many; and the shadows by age and by use."""
+    """Which rule is in force, since how many first admissions, of how many; and the shadows by age and by use.
+
+    `plain` and `states` are how many layer groups there are of full attention, and how many recurrent ones.
+    """
 
     shift: int
     by_age: Shadow
@@ -63,6 +75,8 @@ class Rule:
     is_by_use: bool = False
     admitted: int = 0
     since: int = 0
+    plain: int = 1
+    states: int = 0
 
 
 def first(shadow: Shadow) -> Entry:
@@ -97,40 +111,62 @@ def without_first(shadow: Shadow) -> Shadow:
     return replace(shadow, entries=entries, past=past, floor=max(shadow.floor, gone.rank))
 
 
-def released(shadow: Shadow, digest: int, depth: int, is_use: bool) -> Shadow:
+def with_room(shadow: Shadow, takes: int) -> Shadow:
+    """Evict until there is room for something that takes so many blocks, or nothing is left."""
+    is_full = sum(entry.takes for entry in shadow.entries) + takes > shadow.size
+    return with_room(without_first(shadow), takes) if is_full and shadow.entries else shadow
+
+
+def released(shadow: Shadow, digest: int, depth: int, is_use: bool, takes: int = 1) -> Shadow:
     """Note the release of a content, which is a use of it and of all before it: a table is released from its end."""
-    known = any(entry.digest == digest for entry in shadow.entries)
-    room = shadow if known or len(shadow.entries) < shadow.size else without_first(shadow)
+    known = [entry.depth for entry in shadow.entries if entry.digest == digest]
+    depth = known[0] if known and not is_use else depth
+    room = shadow if known else with_room(shadow, takes)
+    if takes > room.size:
+        return room
     own = min(uses_before(room, digest) + is_use, MOST_USES)
     uses = max(own, room.last[1]) if depth + 1 == room.last[0] else own
-    entry = Entry(digest, depth, uses, room.floor + uses)
+    entry = Entry(digest, depth, uses, room.floor + uses, takes)
     others = tuple(each for each in room.entries if each.digest != digest)
     return replace(room, entries=(*others, entry), last=(depth, uses))
 
 
-def told(rule: Rule, digest: int, depth: int, is_use: bool = True) -> Rule:
-    """Tell both shadows of a block that a holder releases, if its digest is sampled."""
+def told(rule: Rule, digest: int, depth: int, is_use: bool = True, is_state: bool = False) -> Rule:
+    """Tell both shadows of a block that a holder releases, if its digest is sampled; of states, in one group alone.
+
+    Each release of states counts as a use: a request moves past those that it has hit.
+    """
     if digest % (1 << rule.shift):
         return rule
-    by_age, by_use = (released(each, digest, depth, is_use) for each in (rule.by_age, rule.by_use))
+    content, takes = (digest ^ STATE, rule.states) if is_state else (digest, rule.plain)
+    depth = FAR if is_state and not is_use else depth
+    by_age, by_use = (released(each, content, depth, is_use or is_state, takes) for each in (rule.by_age, rule.by_use))
     return replace(rule, by_age=by_age, by_use=by_use)
 
 
-def asked(shadow: Shadow, sampled: tuple[int, ...], shift: int) -> Shadow:
-    """Count how many sampled blocks of a prompt a shadow has, up to the first that is missing."""
+def hit(rule: Rule, shadow: Shadow, sampled: tuple[int, ...]) -> int:
+    """Return how many sampled blocks of a prompt a shadow has, up to the first that is missing."""
     held = frozenset(entry.digest for entry in shadow.entries)
-    hits = next((at for at, digest in enumerate(sampled) if digest not in held), len(sampled))
-    return replace(shadow, found=shadow.found - shadow.found // 400 + (hits << shift + POINT))
+    missing = (at for at, digest in enumerate(sampled) if rule.plain and digest not in held)
+    shown = next(missing, len(sampled))
+    ends = [0, *(end for end in range(1, shown + 1) if sampled[end - 1] ^ STATE in held)]
+    return ends[-1] if rule.states else shown
+
+
+def asked(rule: Rule, shadow: Shadow, sampled: tuple[int, ...]) -> Shadow:
+    """Count the hit on a prompt, beside what was found before."""
+    more = hit(rule, shadow, sampled) << rule.shift + POINT
+    return replace(shadow, found=shadow.found - shadow.found // 400 + more)
 
 
 def admitted(rule: Rule, digests: tuple[int, ...]) -> Rule:
     """Ask the shadows for the blocks of a prompt that is admitted for the first time, and let the better rule be."""
     sampled = tuple(digest for digest in digests if digest % (1 << rule.shift) == 0)
-    by_age, by_use = (asked(each, sampled, rule.shift) for each in (rule.by_age, rule.by_use))
+    by_age, by_use = (asked(rule, each, sampled) for each in (rule.by_age, rule.by_use))
     count, ahead = rule.admitted + 1, by_use.found - by_age.found
     is_by_use = ahead > 0 or (ahead == 0 and rule.is_by_use)
     since = rule.since if is_by_use == rule.is_by_use else count
-    return Rule(rule.shift, by_age, by_use, is_by_use, count, since)
+    return replace(rule, by_age=by_age, by_use=by_use, is_by_use=is_by_use, admitted=count, since=since)
 
 
 def in_order(shadow: Shadow) -> tuple[int, ...]:
@@ -138,8 +174,9 @@ def in_order(shadow: Shadow) -> tuple[int, ...]:
     return () if not shadow.entries else (first(shadow).digest, *in_order(without_first(shadow)))
 
 
-def new_rule(blocks: int, shift: int) -> Rule:
+def new_rule(blocks: int, shift: int, plain: int = 1, states: int = 0) -> Rule:
     """Return the rule of a pool of so many blocks: the least recently used goes, and nothing was found yet."""
     size = max(1, blocks >> shift)
     past = ((0, 0),) * max(8, 1 << (2 * size + 1).bit_length())
-    return Rule(shift, Shadow(size, by_use=False, past=past), Shadow(size, by_use=True, past=past))
+    by_age, by_use = (Shadow(size, by_use, past=past) for by_use in (False, True))
+    return Rule(shift, by_age, by_use, plain=plain, states=states)

@@ -5,7 +5,9 @@ shadows are compared with the chapter's, which is told of the same digests.
 Not covered: how much is gained by it (`python -m benchmarks.keeping`).
 """
 
+from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from blockwright import (
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheManager,
+    MambaSpec,
     Request,
     SlidingWindowSpec,
 )
@@ -24,12 +27,13 @@ from blockwright.kinds import AttentionSpec
 from blockwright_spec.manager import adaptive
 
 FULL = FullAttentionSpec(block_size=2, num_kv_heads=1, head_size=1, dtype="float16")
+STATE = MambaSpec(2, ((1,),), ("float32",))
 
 
-def manager_of(blocks: int, *specs: AttentionSpec, overlap_steps: bool = False) -> KVCacheManager:
+def manager_of(blocks: int, *specs: AttentionSpec | MambaSpec, **options: Any) -> KVCacheManager:
     groups = [KVCacheGroupSpec([f"layer {at}"], spec) for at, spec in enumerate(specs or (FULL,))]
     config = KVCacheConfig(num_blocks=blocks, kv_cache_groups=groups)
-    return KVCacheManager(config, 4096, eviction_order="adaptive", overlap_steps=overlap_steps)
+    return KVCacheManager(config, 4096, eviction_order="adaptive", **options)
 
 
 def order_of(manager: KVCacheManager) -> AdaptiveOrder:
@@ -48,7 +52,8 @@ def compare(manager: KVCacheManager, rule: adaptive.Rule, is_close: bool) -> Non
     assert shown.name == f"least {'frequently' if rule.is_by_use else 'recently'} used"
     assert (shown.since, order.admitted) == (rule.since, rule.admitted)
     for shadow, said in ((order._by_age, rule.by_age), (order._by_use, rule.by_use)):
-        held = [shadow._index.key(block)[0] for block in shadow._ranking.in_order()]
+        keys = map(shadow._index.key, shadow._ranking.in_order())
+        held = [low ^ adaptive.STATE if kind else low for low, _, kind in keys]
         assert shadow.score == said.found
         assert not is_close or held == list(adaptive.in_order(said))
     manager.check()
@@ -60,41 +65,80 @@ def prompts_of(random: Random, length: int) -> list[list[int]]:
     return [root + [random.randrange(99) for _ in range(random.randrange(1, length))] for root in roots * 4]
 
 
+def kept(manager: KVCacheManager, request: Request) -> list[tuple[bool, int]]:
+    """Return the blocks that a request has filled, of each kind of layer, as they are released: from the end."""
+    blocks = manager.get_blocks(request.request_id).blocks
+    groups = [group.kv_cache_spec.is_recurrent for group in manager.kv_cache_config.kv_cache_groups]
+    return [
+        (is_state, depth)
+        for is_state in dict.fromkeys(groups)
+        for depth, block in reversed(list(enumerate(blocks[groups.index(is_state)])))
+        if block.block_id and 2 * depth + 2 <= request.num_computed_tokens
+    ]
+
+
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("blocks", "length", "shift"), [(13, 8, 0), (40, 20, 0), (520, 300, 1)])
-def test_rule_in_force_is_the_chapters(blocks: int, length: int, shift: int, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("blocks", "length", "shift", "specs"),
+    [
+        (13, 8, 0, [FULL]),
+        (40, 20, 0, [FULL]),
+        (1030, 300, 1, [FULL]),
+        (40, 8, 0, [STATE, FULL, STATE, STATE]),
+        (60, 20, 0, [FULL, STATE]),
+        (9, 20, 0, [STATE, STATE]),
+    ],
+)
+def test_rule_in_force_is_the_chapters(
+    blocks: int, length: int, shift: int, specs: list[AttentionSpec | MambaSpec], seed: int
+) -> None:
     random = Random(seed)
     prompts, switches = prompts_of(random, length), set[int]()
-    manager, rule = manager_of(blocks), adaptive.new_rule(blocks - 1, shift)
+    states = specs.count(STATE)
+    manager, rule = manager_of(blocks, *specs), adaptive.new_rule(blocks - 1, shift, len(specs) - states, states)
     for at in range(60):
         request = Request(str(at), prompts[min(random.randrange(12), random.randrange(12))], block_size=2)
         was_admitted = False
         for is_last in (random.random() < 0.8, True):
+            said = digests(request, request.num_tokens // 2)
             hit, tokens = manager.get_computed_blocks(request)
-            full = request.num_tokens // 2
-            given = manager.allocate_slots(request, request.num_tokens - tokens, tokens, hit)
-            if given is None:
-                break
+            stop = request.junction or request.num_tokens // 2 * 2
+            ends = sorted({end for end in (stop, request.num_tokens) if end > tokens})
+            for start, end in pairwise([tokens, *ends]):
+                found, before = ((tokens, hit), []) if start == tokens else ((), kept(manager, request))
+                if manager.allocate_slots(request, end - start, *found) is None:
+                    break
+                for is_state, depth in [each for each in before if each not in kept(manager, request)]:
+                    rule = adaptive.told(rule, said[depth], depth, is_use=False, is_state=is_state)
+                if not was_admitted:
+                    rule = adaptive.admitted(rule, digests(request, (request.num_tokens - 1) // 2))
+                    was_admitted = True
+                request.num_computed_tokens = end
             if not was_admitted:
-                rule = adaptive.admitted(rule, digests(request, (request.num_tokens - 1) // 2))
-                was_admitted = True
-            request.num_computed_tokens = request.num_tokens
-            said = digests(request, full)
+                break
+            released = kept(manager, request)
             manager.free(request, preempted=not is_last)
-            for depth in reversed(range(full)):
-                rule = adaptive.told(rule, said[depth], depth, is_use=is_last)
-            compare(manager, rule, is_close=blocks < 500 or at % 20 == 19)
+            for is_state, depth in released:
+                rule = adaptive.told(rule, said[depth], depth, is_use=is_last, is_state=is_state)
+            compare(manager, rule, is_close=blocks < 500 or at % 30 == 29)
             request.num_computed_tokens = 0
             if is_last:
                 break
         switches.add(rule.since)
-    assert blocks > 13 or len(switches) > 1  # some of the small pools change their rule
+    assert blocks > 13 or states or len(switches) > 1  # some of the small pools change their rule
 
 
-def test_adaptive_is_refused_where_layers_forget() -> None:
-    window = SlidingWindowSpec(block_size=2, num_kv_heads=1, head_size=1, dtype="float16", sliding_window=4)
-    with pytest.raises(UnsupportedError, match='"adaptive" is for full attention alone'):
-        manager_of(8, FULL, window)
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        (SlidingWindowSpec(2, 1, 1, dtype="float16", sliding_window=4), {}, "with windows"),
+        (STATE, {"keep_wanted": True}, "without keep_wanted"),
+        (MambaSpec(4, ((1,),), ("float32",)), {}, "all block sizes"),
+    ],
+)
+def test_adaptive_is_refused_where_shadows_say_nothing(spec: AttentionSpec, options: Any, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        manager_of(8, FULL, spec, **options)
 
 
 def test_copy_goes_on_alone() -> None:

@@ -9,7 +9,8 @@ the last one evicted as it was. Of equal ranks those go that stand deeper in the
 these the oldest: a prefix is released from its end, and no block of it ranks below what follows it. Counts of contents
 outlive their blocks for a while, in a table that newer ones write over.
 
-Only for full attention: shadows of a sample mislead where layers forget, since a window is there whole or not at all.
+Beside recurrent layers the shadows are whole, since a state is there or not whatever a sample says, and one entry is
+for the states of all these layers. Windows are left out: what no hit wants of them goes first, which neither rule does.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from typing import Final, final
 from librt.vecs import vec
 from mypy_extensions import i32, i64
 
+from blockwright._copies import copy_fields
 from blockwright.core.keys.packed import zeros32, zeros64
 from blockwright.core.pool.index import PrefixIndex
 from blockwright.core.pool.order import CandidateOrder, Page, RuleInForce
 from blockwright.core.worth.ranked import RankedOrder
 
-_LEAST_SHADOW: Final = 256
+_LEAST_SHADOW: Final = 512
 """Blocks of a shadow below which a sample says too little: smaller pools sample more keys, up to all."""
 _MOST_SHIFT: Final = 4
 _DECAY: Final = 400
@@ -35,6 +37,10 @@ _DEPTHS: Final = 32
 _RINGS: Final = 2048
 """Places that blocks may have at a time: so many uses above the last one evicted, each with all depths."""
 _TAG: Final = 0x7FFFFFC0
+_STATE: Final = 0x5A5A5A5A5A5A5A5A
+"""Tells the uses of a state from those of the block of full attention with the same key."""
+_FAR: Final = 1 << 20
+"""The depth of a state that its request has moved past: of its rank it goes first."""
 
 
 @final
@@ -71,20 +77,7 @@ class Ranking:
     def copy(self) -> Ranking:
         """Return an independent copy. O(count)."""
         twin = Ranking(1, self.by_use)
-        twin.size = self.size
-        twin._floor = self._floor
-        twin._after = self._after[:]
-        twin._before = self._before[:]
-        twin._next = self._next[:]
-        twin._previous = self._previous[:]
-        twin._first = self._first
-        twin._lows = self._lows[:]
-        twin._uses = self._uses[:]
-        twin._depths = self._depths[:]
-        twin._places = self._places[:]
-        twin._past = self._past[:]
-        twin._last_depth = self._last_depth
-        twin._last_uses = self._last_uses
+        copy_fields(self, twin)
         return twin
 
     def has(self, block: i64) -> bool:
@@ -227,48 +220,83 @@ class Ranking:
 
 @final
 class Shadow:
-    """The sampled keys that a cache under one rule would hold, and how much it would have hit of late."""
+    """The keys of the sample that a cache under one rule would hold, and how much it would have hit of late.
 
-    def __init__(self, size: i64, by_use: bool) -> None:
-        """Start without keys, with room for `size` of them. O(size)."""
+    Attributes:
+        plain, states: blocks that a key takes, one in each layer group of full attention, and in each recurrent one.
+    """
+
+    def __init__(self, size: i64, by_use: bool, plain: i64, states: i64) -> None:
+        """Start without keys, in `size` blocks. O(size)."""
         self.score: i64 = 0
+        self.plain: i64 = plain
+        self.states: i64 = states
+        self._room: i64 = size
         self._index: PrefixIndex = PrefixIndex(size + 1)
         self._ranking: Ranking = Ranking(size + 1, by_use)
+        self._bare: vec[i32] = zeros32(size)  # the entries without a key: the first `size - ranking.size` of these
+        at: i64 = 0
+        while at < size:
+            self._bare[at] = i32(size - at)
+            at += 1
 
     def copy(self) -> Shadow:
         """Return an independent copy. O(size)."""
-        twin = Shadow(1, True)
-        twin.score = self.score
-        twin._index = self._index.copy()
-        twin._ranking = self._ranking.copy()
+        twin = Shadow(1, True, 0, 0)
+        copy_fields(self, twin)
         return twin
 
-    def has(self, low: i64, high: i64) -> bool:
-        return self._index.find(low, high, 0) != 0
+    def ask(self, words: vec[i64], stride: i64, count: i64, shift: i64) -> None:
+        """Count what this would hit of a prompt; see `AdaptiveOrder.admit`. Takes no memory. O(blocks)."""
+        index = self._index
+        hits: i64 = 0
+        at = stride - 2
+        while count > 0:
+            low = words[at]
+            if low & (1 << shift) - 1 == 0:
+                if self.plain > 0 and index.find(low, words[at + 1], 0) == 0:
+                    break
+                hits += 1
+            at += stride
+            count -= 1
+        at = hits * stride - 2
+        while self.states > 0 and hits > 0 and index.find(words[at], words[at + 1], 1) == 0:
+            hits -= 1
+            at -= stride
+        self.score += (hits << shift + _POINT) - self.score // _DECAY
 
-    def put(self, low: i64, high: i64, depth: i64, is_use: bool) -> None:
-        """Learn that a key of the sample was released. O(1)."""
+    def put(self, low: i64, high: i64, depth: i64, is_use: bool, is_state: bool) -> None:
+        """Learn that a key of the sample was released. O(1), amortized."""
         index, ranking = self._index, self._ranking
-        block = index.find(low, high, 0)
+        kind: i64 = 1 if is_state else 0
+        takes: i64 = self.states if is_state else self.plain
+        block = index.find(low, high, kind)
         if block != 0:
             ranking.leave(block)
         else:
-            if ranking.size + 1 < index.num_blocks:
-                block = ranking.size + 1
-            else:
-                block = ranking.evict()
-                index.drop(block)
-            index.add(block, low, high, 0)
-        ranking.use(block, low, depth, is_use)
+            while self._room < takes:
+                if ranking.size == 0:
+                    return  # a pool this small never has it
+                self._evict()
+            block = i64(self._bare[i64(len(self._bare)) - ranking.size - 1])
+            self._room -= takes
+            index.add(block, low, high, kind)
+        ranking.use(block, low ^ _STATE if is_state else low, depth, is_use)
         ranking.add(block)
+
+    def _evict(self) -> None:
+        block = self._ranking.evict()
+        _, _, kind = self._index.key(block)
+        self._room += self.states if kind == 1 else self.plain
+        self._index.drop(block)
+        self._bare[i64(len(self._bare)) - self._ranking.size - 1] = i32(block)
 
     def clear(self) -> None:
         """Forget all keys, and what they hit. Takes no memory."""
         self.score = 0
         while self._ranking.size > 0:
-            self._ranking.evict()
+            self._evict()
         self._ranking.forget_all()
-        self._index.clear()
 
 
 @final
@@ -280,32 +308,32 @@ class AdaptiveOrder(RankedOrder):
         since: how many of them there were as the rule in force came into force.
     """
 
-    def __init__(self, count: i64, block_size: i64) -> None:
-        """Start without candidates, for block ids below `count`, least recently used first. O(count)."""
+    def __init__(self, count: i64, block_size: i64, is_state: list[bool]) -> None:
+        """Start without candidates, for block ids below `count`, least recently used first. O(count).
+
+        `is_state` says of each layer group whether it is recurrent.
+        """
         super().__init__()
         self.tells = self.learns = True
         self.admitted: i64 = 0
         self.since: i64 = 0
         self._block_size: i64 = block_size
+        states: i64 = is_state.count(True)
+        self._state: i64 = is_state.index(True) if states > 0 else -1  # the group whose states the shadows are told of
+        self._plain: i64 = is_state.index(False) if False in is_state else -1
+        self._is_state: list[bool] = is_state
         self._shift: i64 = 0
-        while self._shift < _MOST_SHIFT and count >> (self._shift + 1) >= _LEAST_SHADOW:
+        while self._shift < _MOST_SHIFT and states == 0 and count >> (self._shift + 1) >= _LEAST_SHADOW:
             self._shift += 1
         self._ranking: Ranking = Ranking(count, False)
         size: i64 = max(1, (count - 1) >> self._shift)
-        self._by_age: Shadow = Shadow(size, False)
-        self._by_use: Shadow = Shadow(size, True)
+        plain: i64 = is_state.count(False)
+        self._by_age: Shadow = Shadow(size, False, plain, states)
+        self._by_use: Shadow = Shadow(size, True, plain, states)
 
     def copy(self) -> CandidateOrder:
         """Return an independent copy. O(count)."""
-        twin = AdaptiveOrder(2, self._block_size)
-        twin.size = self.size
-        twin.admitted = self.admitted
-        twin.since = self.since
-        twin._shift = self._shift
-        twin._ranking = self._ranking.copy()
-        twin._by_age = self._by_age.copy()
-        twin._by_use = self._by_use.copy()
-        return twin
+        return self.copied(AdaptiveOrder(2, self._block_size, [False]))
 
     def rule(self) -> RuleInForce | None:
         """Return the rule by which candidates go now."""
@@ -319,25 +347,8 @@ class AdaptiveOrder(RankedOrder):
 
         Block i has its key in `words` at ``(i + 1) * stride - 2``. O(blocks).
         """
-        self._by_age.score -= self._by_age.score // _DECAY
-        self._by_use.score -= self._by_use.score // _DECAY
-        counts_age = counts_use = True
-        mask: i64 = (1 << self._shift) - 1
-        block: i64 = 1 << self._shift + _POINT
-        at = stride - 2
-        while count > 0 and (counts_age or counts_use):
-            low = words[at]
-            if low & mask == 0:
-                if counts_age and self._by_age.has(low, words[at + 1]):
-                    self._by_age.score += block
-                else:
-                    counts_age = False
-                if counts_use and self._by_use.has(low, words[at + 1]):
-                    self._by_use.score += block
-                else:
-                    counts_use = False
-            at += stride
-            count -= 1
+        self._by_age.ask(words, stride, count, self._shift)
+        self._by_use.ask(words, stride, count, self._shift)
         self.admitted += 1
         ahead = self._by_use.score - self._by_age.score
         if ahead > 0 if not self._ranking.by_use else ahead < 0:
@@ -354,7 +365,13 @@ class AdaptiveOrder(RankedOrder):
             ranking.use(block, low, at, self.is_use)
             return
         low, high, group = index.key(block)
-        ranking.use(block, low, at, self.is_use)
+        is_state = self._is_state[int(group)]
+        content = low ^ _STATE if is_state else low
+        # A request moves past the state that it has hit, so every release counts as a use; where it stood is not known.
+        is_use = self.is_use or is_state
+        if is_state and not self.is_use:
+            at = _FAR
+        ranking.use(block, content, at, is_use)
         if not index.is_single(block):
             found = index.find(low, high, group)
             if found != block:
@@ -362,13 +379,13 @@ class AdaptiveOrder(RankedOrder):
                 is_ranked = ranking.has(found)
                 if is_ranked:
                     ranking.leave(found)
-                ranking.use(found, low, at, self.is_use)
+                ranking.use(found, content, at, is_use)
                 if is_ranked:
                     ranking.add(found)
                 ranking.put_first(block)
-        if group == 0 and low & (1 << self._shift) - 1 == 0:
-            self._by_age.put(low, high, at, self.is_use)
-            self._by_use.put(low, high, at, self.is_use)
+        if (group == self._plain or group == self._state) and low & (1 << self._shift) - 1 == 0:
+            self._by_age.put(low, high, at, is_use, is_state)
+            self._by_use.put(low, high, at, is_use, is_state)
 
     def add(self, block: i64, is_passing: bool = False) -> None:
         """Make a block a candidate; with full attention none is passing. O(1)."""
