@@ -29,7 +29,7 @@ from blockwright import (
     SlidingWindowSpec,
 )
 from blockwright.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheLayout, GroupLayout
-from blockwright.observe import EventStream, PrefixIndex
+from blockwright.observe import EventStream, FleetIndex, PrefixIndex
 from blockwright.observe.wire import Encoder, decode, kinds_of
 
 HEADS: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
@@ -91,7 +91,7 @@ class Engine:
         config = KVCacheConfig(self.random.choice([40, 60, 90]) * len(specs), groups)
         self.manager = KVCacheManager(config, 64, enable_kv_cache_events=True, **options)
         self.hasher, self.stream, self.heard = Sha256Hasher(b"s", ahead), EventStream(), 0
-        self.direct, self.wired = PrefixIndex(), PrefixIndex()
+        self.direct, self.wired, self.part, self.fleet = PrefixIndex(), PrefixIndex(), PrefixIndex(), FleetIndex()
         self.encode = Encoder(groups=kinds_of(specs))
         self.size = self.manager.hash_block_size
         self.running: list[Request] = []
@@ -138,6 +138,11 @@ class Engine:
         for batch in self.stream.since(self.heard):
             self.direct.apply(batch.events)
             self.wired.apply(decode(self.encode(batch.events, 0.0)))
+            self.fleet.apply("direct", batch.events)
+            self.fleet.apply("wired", decode(self.encode(batch.events, 0.0)))
+            if random.random() < 0.6:  # another engine, of which some batches are lost
+                self.part.apply(batch.events)
+                self.fleet.apply("part", batch.events)
             self.heard = batch.sequence + 1
 
     def asked(self) -> tuple[int, list[int]]:
@@ -148,7 +153,12 @@ class Engine:
             tokens, owner = [*one.all_token_ids, 5], {"cache_salt": one.cache_salt, "lora_name": one.lora_name}
         _, length = self.manager.get_computed_blocks(self.made(tokens, **owner))
         late = PrefixIndex(self.stream.snapshot().events)
-        return length, [each.match(tokens, leave=1, **owner) for each in (self.direct, self.wired, late)]
+        found = [each.match(tokens, leave=1, **owner) for each in (self.direct, self.wired, late)]
+        together = self.fleet.match(tokens, leave=1, **owner)
+        assert [together.get("direct", 0), together.get("wired", 0)] == found[:2]
+        # Of the tree of all engines, what was lost is known: then no less is found.
+        assert together.get("part", 0) >= self.part.match(tokens, leave=1, **owner)
+        return length, found
 
 
 @pytest.mark.parametrize("case", CASES)

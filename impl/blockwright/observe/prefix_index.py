@@ -168,13 +168,13 @@ class PrefixIndex:
         self, known: KnownBlocks, prompt: Prompt, media: tuple[str, ...], group: int | None, size: int | None, most: int
     ) -> int:
         """Return how much of a prompt would be hit by what is known of one rank."""
-        layout = self._layout or known.layout or _layout_of(known, media)
+        layout = self._layout or known.layout or layout_of(known, media)
         if group is not None or size is not None or layout is None:
             return longest_row(known, prompt, group or 0, media, size, most)
         return longest_hit(known, prompt, layout, media, most)
 
 
-def _layout_of(known: KnownBlocks, media: Sequence[str]) -> CacheLayout | None:
+def layout_of(known: KnownBlocks, media: Sequence[str]) -> CacheLayout | None:
     """Return the layout as far as events of single groups say it; None if one group has blocks of several sizes.
 
     A group of which nothing was told reads everything, too: nothing can be hit then.

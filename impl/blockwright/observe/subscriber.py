@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Final, Self
 
 import zmq
@@ -25,7 +25,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from blockwright.arguments import guard as _guard
 from blockwright.errors import BlockwrightError, InvalidArgumentError
-from blockwright.events import AllBlocksCleared, CacheLayout
+from blockwright.events import AllBlocksCleared, CacheLayout, KVCacheEvent
 from blockwright.observe.prefix_index import PrefixIndex
 from blockwright.observe.publisher import END
 from blockwright.observe.wire import Events, decode
@@ -69,6 +69,7 @@ class ZmqSubscriber:
         patience: float = 1.0,
         layout: CacheLayout | None = None,
         tells_hits: bool = False,
+        listener: Callable[[Iterable[KVCacheEvent]], object] | None = None,
     ) -> None:
         """Subscribe. The index is empty until `poll` has heard of the engine.
 
@@ -79,8 +80,11 @@ class ZmqSubscriber:
             patience: seconds to wait for each message of an answer, and of silence after which `poll` asks if something
                 was missed; a whole answer may take 30 times that.
             layout, tells_hits: as for `PrefixIndex`.
+            listener: called with the events of each batch that is applied; a snapshot's come behind `AllBlocksCleared`.
+                Into a `FleetIndex`: ``partial(fleet.apply, "engine 1")``.
         """
         self._layout, self._tells_hits = layout, tells_hits
+        self._listener = listener or (lambda _: None)
         self.index = PrefixIndex(layout=layout, tells_hits=tells_hits)
         self.is_complete = False
         self.num_snapshots = self.num_replays = self.num_gaps = self.num_unknown = 0
@@ -192,14 +196,18 @@ class ZmqSubscriber:
         following = self._others.get(events.rank, 0)
         # Its numbers began again: it was restarted, and its cache is empty.
         if sequence < following:
-            self.index.apply(_cleared(events.rank))
+            self._tell(_cleared(events.rank))
         self.is_complete &= sequence in (0, following)
         self._others[events.rank] = sequence + 1
         self._applied(events)
 
+    def _tell(self, events: Events) -> None:
+        self.index.apply(events)
+        self._listener(events)
+
     def _begin_anew(self) -> None:
         """Forget the blocks of the rank that is followed, since the engine was restarted."""
-        self.index.apply(_cleared(self._rank))
+        self._tell(_cleared(self._rank))
         self._next = self._last = None
 
     def _fold(self, sequence: int, payload: bytes, events: Events | InvalidArgumentError) -> None:
@@ -217,7 +225,7 @@ class ZmqSubscriber:
         if isinstance(events, InvalidArgumentError):
             self._cannot_read(events)
             return False
-        self.index.apply(events)
+        self._tell(events)
         self.num_unknown += events.num_unknown
         self._num_applied += 1
         return True
@@ -362,6 +370,7 @@ class ZmqSubscriber:
             return False
         # Beside the old one, which answers until the new one is whole.
         index, size = PrefixIndex(layout=self._layout, tells_hits=self._tells_hits), 0
+        told = list[Events](map(_cleared, self.index.ranks()))
         while True:
             _, number, payload = yield None
             if number == END:
@@ -370,13 +379,16 @@ class ZmqSubscriber:
             if size > MAX_SNAPSHOT:
                 raise InvalidArgumentError(f"snapshot: is larger than {MAX_SNAPSHOT} bytes; subscribe to an engine")
             try:
-                index.apply(decode(payload))
+                told.append(decode(payload))
+                index.apply(told[-1])
             except InvalidArgumentError as error:
                 self._cannot_read(error)
         # Numbers that were passed over were another engine's.
         if epoch != self._epoch:
             self._passed = -1
         self.index, self._epoch, self._next = index, epoch, int.from_bytes(following, "big")
+        for events in told:
+            self._listener(events)
         self.num_snapshots += 1
         self.is_complete = True
         return True
