@@ -411,10 +411,9 @@ class ManagerMachine(stateful.RuleBasedStateMachine):
 
     @stateful.invariant()
     def every_question_is_answered(self) -> None:
-        if self.history.due:
-            with self.told():
-                self.history.examine()
-            self.history.due = False
+        with self.told():
+            self.history.examine() if self.history.due else None
+        self.history.due = False
 
     @stateful.invariant()
     def memory_holds_what_was_written(self) -> None:
@@ -462,7 +461,6 @@ def hunt(scope: Scope, factory: Any, seconds: float, first: int, database: Any =
         now = time.process_time()
         machine.until = started + 2 * seconds
         cost, following = (now - before) / examples / steps, LENGTHS[(number + 1) % len(LENGTHS)]
-        examples = min(MANY, int((started + seconds - now) / cost / following))
-        if examples < 1:
+        if (examples := min(MANY, int((started + seconds - now) / cost / following))) < 1:
             break
     return own["totals"]  # type: ignore[return-value]

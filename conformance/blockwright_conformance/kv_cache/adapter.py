@@ -50,7 +50,6 @@ class Served(NamedTuple):
 
 Asks = tuple[tuple[str, int, int], ...]
 Batch = tuple[tuple[Served, ...], bool]
-"""Requests of a batch, each with its computed and new tokens; and which were served, and whether all were."""
 
 
 class Planned(NamedTuple):

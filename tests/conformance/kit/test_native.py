@@ -39,8 +39,7 @@ def place() -> list[str]:
 def test_processes_import_from_the_folder_and_this_one_does_not(folder: Path) -> None:
     assert not trouble(folder)
     ((_, (found, *laws)),) = in_parallel(place, [()], 1, folder)
-    assert Path(found).is_relative_to(folder)
-    assert laws == place()[1:]  # whose docstrings are not compiled
+    assert (Path(found).is_relative_to(folder), laws) == (True, place()[1:])  # whose docstrings are not compiled
     with first_on_path(folder):
         assert not Path(place()[0]).is_relative_to(folder)
 
