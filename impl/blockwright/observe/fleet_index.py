@@ -182,7 +182,7 @@ class FleetIndex:
         return found
 
     def _planned(self, media: tuple[str, ...]) -> tuple[dict[int, int], dict[int, CacheLayout | None]]:
-        """Return the bits of the ranks that one walk is enough for, by the size of their blocks, and the other ranks."""
+        """Return the bits of the ranks that one walk is enough for, by the size of their blocks, and the others."""
         alike, apart = dict[int, int](), dict[int, CacheLayout | None]()
         for at, one in enumerate(self._ranks.values()):
             layout = self._layout or one.layout or layout_of(one, media)

@@ -110,14 +110,14 @@ class TierResult:
 
 
 class Link:
-    """Reads blocks one after the other."""
+    """Moves blocks one after the other, in either direction."""
 
     def __init__(self, seconds: float) -> None:
         """Take the seconds of a block."""
         self._seconds, self._free_at = seconds, 0.0
 
-    def read(self, num_blocks: int, now: float) -> float:
-        """Return when blocks have come that are asked for now."""
+    def move(self, num_blocks: int, now: float) -> float:
+        """Return when blocks have come that are asked for now, or are written from now on."""
         if num_blocks == 0:
             return now
         self._free_at = max(self._free_at, now) + num_blocks * self._seconds
@@ -216,6 +216,7 @@ class HostTier:
         self._links: dict[type[LoadStoreSpec], Link] = {DiskLoadStoreSpec: Link(options.disk_seconds)}
         if shared is not None:
             self._links[SharedLoadStoreSpec] = shared.link
+        self._written = dict.fromkeys(self._links, 0)  # blocks that their links have taken
         self.ready_at = 0.0  # when what was loaded last has come from all tiers
         chain = OffloadChain(tiers, on_load="free" if options.frees else "keep", write="through")
         self._connector = OffloadingConnector(manager, chain, worker, store_on=options.store_on)
@@ -238,14 +239,18 @@ class HostTier:
         for result in connector.drain():
             request.num_computed_tokens = result.num_computed_tokens
         reads = zip(self._links.items(), before, strict=True)
-        self.ready_at = max(link.read(self.read_from(medium) - count, now) for (medium, link), count in reads)
+        self.ready_at = max(link.move(self.read_from(medium) - count, now) for (medium, link), count in reads)
         return num_external if request.num_computed_tokens else 0
 
-    def step(self, request: Request, num_computed: int) -> None:
+    def step(self, request: Request, num_computed: int, now: float) -> None:
         """Count a step as run: evicted blocks are copied before it, full blocks are stored after it."""
         self._connector.start_step()
         request.num_computed_tokens = num_computed
         self._connector.finish_step([request])
+        # Nobody waits for a write, but what is read after it does.
+        for medium, link in self._links.items():
+            link.move(self.written_to(medium) - self._written[medium], now)
+            self._written[medium] = self.written_to(medium)
 
     def end(self, request: Request) -> None:
         self._connector.request_finished(request)

@@ -280,7 +280,7 @@ class Pool:
 
     def compute(self, request: Request, end: int) -> None:
         if self.host:
-            self.host.step(request, end)
+            self.host.step(request, end, self.clock.now)
         self.clock.now += (end - request.num_computed_tokens) * self.clock.token_seconds
         request.num_computed_tokens = end
 
