@@ -7,8 +7,9 @@ Each prompt is answered, and prompts share what they begin with, whichever layer
 import sys
 from typing import Any
 
-from blockwright.engines.transformers import register
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from blockwright.engines.transformers import register
 
 PROMPTS = [f"You are a helpful assistant. Answer in one word. {each}" for each in ("Is water wet?", "Is ice wet?")]
 
