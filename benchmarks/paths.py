@@ -117,6 +117,7 @@ class _LongHit:
         self.request = side.request("reader", ids)
         writer = side.request("writer", ids)
         require(self.manager.allocate_slots(writer, LONG * BLOCK_SIZE) is not None)
+        writer.num_computed_tokens = LONG * BLOCK_SIZE  # else its step was given up, and nothing of it is cached
         self.manager.free(writer)
 
     def lookup(self) -> tuple[Any, int]:

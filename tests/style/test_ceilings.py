@@ -21,7 +21,7 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("specification", "spec/blockwright_spec", 8_409),
+    Part("specification", "spec/blockwright_spec", 8_412),
     Part("core", "impl/blockwright/core", 13_562),
     Part("implementation", "impl", 43_313),
     Part("kit", "conformance/blockwright_conformance", 9_147),

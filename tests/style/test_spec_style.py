@@ -19,7 +19,7 @@ CHAPTERS = sorted(SPEC.rglob("*.py"))
 FUNCTION_LINES = 25
 PAGE_LINES = 200  # the page that is read first
 FILE_LINES = 260  # usually under 200
-LINES = 8_257  # all four parts, and what comes before them: neither blank nor comment
+LINES = 8_412  # all four parts, and what comes before them: neither blank nor comment
 BOOK_LINES = 2_000  # book one of part one
 # Words of the options that are known in their own chapters alone: book one has no name with one of them.
 OPTIONS = set(

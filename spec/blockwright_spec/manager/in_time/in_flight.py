@@ -7,7 +7,6 @@ waits behind a fence, `until` the last such step (oldest 0), and returns in the 
 """
 
 from dataclasses import replace
-from functools import partial
 
 from .. import transitions
 from ..choices import Choice
@@ -47,8 +46,14 @@ def end_in_time(state: State, slot: int, successor: Absent | Waiting, choice: Ch
     return Done(replace(left, batches=(*left.batches[:-1], fence), flights=flights))
 
 
-release, preempt = (partial(each, end=end_in_time) for each in (transitions.release, transitions.preempt))
-"""As in book one, but that blocks return in time: ``free``."""
+def release(state: State, slot: int, choice: Choice) -> Outcome:
+    """End a request, whose blocks return in time: ``free``."""
+    return transitions.release(state, slot, choice, end_in_time)
+
+
+def preempt(state: State, slot: int, choice: Choice) -> Outcome:
+    """Have a request wait again, its blocks return in time: ``free``, and the engine's own count back to 0."""
+    return transitions.preempt(state, slot, choice, end_in_time)
 
 
 @transition
