@@ -191,6 +191,7 @@ def lookup(side: Side, windows: Windows, num_blocks: int) -> Sample:
     manager = side.manager(len(windows) * (num_blocks + 1) + 1, MAX_MODEL_LEN, windows)
     writer, request = side.request("writer", ids), side.request("reader", ids)
     require(manager.allocate_slots(writer, num_blocks * BLOCK_SIZE) is not None)
+    writer.num_computed_tokens = num_blocks * BLOCK_SIZE
     manager.free(writer)
 
     def sample() -> float:

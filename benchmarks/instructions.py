@@ -40,9 +40,10 @@ def run(name: str) -> None:
     sample = next(path for path in all_paths() if path.name == name).ours()
     sample()
     gc.disable()
-    subprocess.run(["callgrind_control", "-i", "on", str(os.getpid())], check=True, capture_output=True)
-    sample()
-    os._exit(0)  # what the interpreter does at its end is not counted
+    for counting in ("on", "off"):
+        subprocess.run(["callgrind_control", "-i", counting, str(os.getpid())], check=True, capture_output=True)
+        if counting == "on":
+            sample()
 
 
 def executed(name: str) -> int:
@@ -122,6 +123,7 @@ def picture(rows: list[dict[str, Any]], width: int = 720, height: int = 280) -> 
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--run"]:
         run(arguments[1])
+        return 0
     file = Path(arguments[0]) if arguments else RESULTS
     if shutil.which("valgrind") is None:
         print("error: no valgrind: install the package of that name", file=sys.stderr)

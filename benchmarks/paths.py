@@ -250,7 +250,9 @@ def churn_shared(side: Side) -> Sample:
         for request in requests:
             hit, length = manager.get_computed_blocks(request)[:2]
             manager.allocate_slots(request, SHARED_LONG * BLOCK_SIZE - length, length, hit)
+            request.num_computed_tokens = SHARED_LONG * BLOCK_SIZE
             manager.free(request)
+            request.num_computed_tokens = 0
         spent = since(begin)
         require(manager.get_computed_blocks(requests[-1])[1] == (SHARED_LONG - 1) * BLOCK_SIZE)
         return spent / (2 * TENANTS * SHARED_LONG)

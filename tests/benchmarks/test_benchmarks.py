@@ -8,18 +8,21 @@ Not covered: how fast anything is; every path (a profile-guided build runs them 
 import ast
 import json
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 import benchmarks
+from benchmarks import instructions
 from benchmarks.__main__ import parser_of, run
 from benchmarks.measure import WorkNotDoneError, require
 from benchmarks.paths import all_paths
 from blockwright.errors import InvalidArgumentError
 
 SOURCES = sorted(set(Path(benchmarks.__file__).parent.glob("*.py")))
-SHORT = ("append", "tokens-cached-array-2k", "paging-fork", "offload-life")
-"""A path of each system that takes a fraction of a second."""
+SHORT = ("lookup-2", "adopt", "churn-shares", "append", "tokens-cached-array-2k", "paging-fork", "offload-life")
+"""A path of each system that takes a fraction of a second, and those that count on what another request has left."""
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: str(source.name))
@@ -72,3 +75,14 @@ def test_names_are_given_once() -> None:
 def test_wrong_arguments_are_refused(arguments: list[str], words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         run(parser_of().parse_args(arguments))
+
+
+def test_a_path_that_takes_more_instructions_is_named_and_drawn() -> None:
+    rows: list[Any] = [
+        {"day": "2026-01-01", "counts": {"a": 100, "b": 100}},
+        {"day": "2026-01-02", "counts": {"a": 105, "b": 106}},
+    ]
+    assert [said.partition(":")[0] for said in instructions.grown(rows[1]["counts"], rows[0]["counts"])] == ["b"]
+    drawn = instructions.picture(rows)
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert "b 1.060" in drawn
