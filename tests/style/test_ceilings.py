@@ -23,7 +23,7 @@ class Part(NamedTuple):
 PARTS = (
     Part("specification", "spec/blockwright_spec", 8_412),
     Part("core", "impl/blockwright/core", 13_562),
-    Part("implementation", "impl", 43_313),
+    Part("implementation", "impl", 43_317),
     Part("kit", "conformance/blockwright_conformance", 9_147),
     Part("lab", "conformance/blockwright_lab", 10_530),
     Part("tests", "tests", 34_538),

@@ -346,7 +346,7 @@ class TableReplica:
             found = vec[i64](capacity=held - position)
         while position < end:
             entry = group.entry(position)
-            block = i64(rows.tables[group.first + row * group.width + entry]) if entry < length else 0
+            block: i64 = i64(rows.tables[group.first + row * group.width + entry]) if entry < length else 0
             if block == 0:
                 raise self._no_block(f"position {position}", row, group)
             found = append(found, (block - entry) * group.block_size + position)

@@ -186,8 +186,9 @@ class TableRows:
         number = self.num_changes
         size: i64 = len(values)
         while start < stop:
+            value: i32 = values[start] if start < size else 0
             before[number] = tables[index]
-            tables[index] = values[start] if start < size else 0
+            tables[index] = value
             number += 1
             index += 1
             start += 1
@@ -569,12 +570,15 @@ class TableRows:
         tables = self.tables
         entry: i64 = 0
         if self._keeps:  # what stays as it is, mostly the first entries, is no change
-            while entry < size and tables[index + entry] == (blocks[entry] if entry < length else 0):
+            while entry < length and tables[index + entry] == blocks[entry]:
                 entry += 1
             self._put_run(index + entry, blocks, entry, size)
         else:  # nothing can fail any more
+            while entry < length:
+                tables[index + entry] = blocks[entry]
+                entry += 1
             while entry < size:
-                tables[index + entry] = blocks[entry] if entry < length else 0
+                tables[index + entry] = 0
                 entry += 1
 
     def _set_record(self, row: i64, field: i64, value: i64) -> None:

@@ -605,7 +605,7 @@ class PrefixIndex:
             start += 1
             entry = length // size
             inside = (length - entry * size) // unit
-            block = i64(ids[entry]) if inside != 0 else 0
+            block: i64 = i64(ids[entry]) if inside != 0 else 0  # without its type it would be an object
             if block == 0:
                 continue
             # A block has one content, so its parts differ in their lengths.
