@@ -40,7 +40,7 @@ autodoc_default_options = {"members": True}
 nitpick_ignore_regex = [
     ("py:.*", r"(abc|collections|ctypes|enum|os|pathlib|prometheus_client|struct|torch|types|uuid|zmq)\..*"),
     ("py:.*", r"blockwright\.[a-z_.]+\.[A-Z]\w*|blockwright_spec\..*|blockwright\._terminal\..*"),
-    ("py:class", r"vec|i32|Bytes|BlockMask|KVCacheEvent|Tensors|(dict|collections\.abc\.\w+)\[.*"),
+    ("py:class", r"vec|i32|Bytes|BlockMask|HostMemory|KVCacheEvent|Tensors|(dict|collections\.abc\.\w+)\[.*"),
     ("py:exc", r".* .*"),  # errors that are told in words
     ("py:obj", r".*"),  # names in backticks: links where they lead somewhere
 ]
