@@ -2,8 +2,8 @@
 
 Each path runs once, warm, under valgrind's callgrind, in a process of its own; setting up what it needs is included.
 Times differ by a tenth from run to run on a shared machine, instructions by less than one in a thousand. A row is added
-to FILE, which the page "Measured" draws, unless a path takes more than `AT_MOST` times what it took in the last row of
-the same interpreter, machine and build: then the exit code is 1. A minute or three of one core; needs valgrind.
+to FILE, which the page "Measured" draws. The exit code is 1 if a path takes more than `AT_MOST` times its instructions
+in the last row of the same interpreter, machine and build. Three minutes of one core; needs valgrind.
 """
 
 import datetime
@@ -40,10 +40,10 @@ def run(name: str) -> None:
     sample = next(path for path in all_paths() if path.name == name).ours()
     sample()
     gc.disable()
-    for counting in ("on", "off"):
-        subprocess.run(["callgrind_control", "-i", counting, str(os.getpid())], check=True, capture_output=True)
-        if counting == "on":
-            sample()
+    control = ["callgrind_control", str(os.getpid()), "-i"]
+    subprocess.run([*control, "on"], check=True, capture_output=True)
+    sample()
+    subprocess.run([*control, "off"], check=True, capture_output=True)
 
 
 def executed(name: str) -> int:
@@ -68,7 +68,7 @@ def measured() -> dict[str, int]:
 
 
 def configuration() -> dict[str, str]:
-    """Return what the numbers depend on: rows are compared where it is equal."""
+    """Return the build and its surroundings: only rows with the same ones are compared."""
     return {
         "python": f"{platform.python_implementation()} {platform.python_version()} ({platform.python_compiler()})",
         "machine": platform.machine(),
@@ -134,16 +134,14 @@ def main(arguments: list[str]) -> int:
     counts = measured()
     for name, count in counts.items():
         print(f"{name:<24} {count:>14,} instructions" + (f"  {count / last[name]:.3f}" if name in last else ""))
-    worse = list(grown(counts, last))
-    if worse:
-        print("\n".join(worse), file=sys.stderr)
-        return 1
     day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     rows.append({"day": day, "configuration": configuration(), "counts": counts})
     file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     if file == RESULTS:
         PICTURE.write_text(picture(rows), encoding="utf-8")
-    return 0
+    worse = list(grown(counts, last))
+    print("\n".join(worse), file=sys.stderr, end="\n" if worse else "")
+    return int(bool(worse))
 
 
 if __name__ == "__main__":
