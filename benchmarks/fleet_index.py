@@ -1,9 +1,10 @@
-"""How long a router asks what many engines have: one `FleetIndex`, and beside it an index of each of them.
+"""The time of a router's lookup over many engines: one `FleetIndex`, and beside it an index of each of them.
 
     python -m benchmarks.fleet_index [--engines N] [--blocks N]
 
-The engines hold so many blocks of 16 tokens together. Processor time for a block of a prompt of 256 blocks that all of
-them have, or one, the best of forty runs. The exit code is 1 if the one index takes over 2 us.
+`--blocks` is the number of blocks of 16 tokens that all engines hold together. The table has the processor time for a
+block of a prompt of 256 blocks that all engines have, and of one that one has: the best of forty runs each. The exit
+code is 1 if the one index takes over 2 us.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class _LongHit:
         self.manager.free(writer)
 
     def readers(self) -> list[Any]:
-        """Return new requests: what was looked up before is answered without a look."""
+        """Return new requests: a request that is looked up again is answered without a lookup."""
         return [self._side.request(f"reader {at}", self._ids) for at in range(4)]
 
     def lookup(self) -> tuple[Any, int]:

@@ -2,8 +2,8 @@
 
 Conversations go on, mostly those of lately, each with all that was said in it before; the device holds few of them. The
 engine is this process: it computes a block by writing what its tokens name, so that a load is compared. After the last
-request the process is taken to have ended: what was handed to the system stays, and a new engine asks for the last
-prompts again. All numbers are counts, so that they are the same on every machine.
+request the process is taken to have ended: bytes that were handed to the system stay, and a new engine asks for the
+last prompts again. All numbers are counts, so that they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Engine:
     """A device, its manager and, unless the device is alone, a connector."""
 
     def __init__(self, policy: Policy, folder: Path) -> None:
-        """Build what a policy asks for."""
+        """Build the tiers of a policy."""
         config = KVCacheConfig(BLOCKS, [KVCacheGroupSpec(["layers.0"], SPEC)])
         evicts = (policy.options or {}).get("store_on") == "evict"
         self.manager = KVCacheManager(config, max_model_len=2_000, track_evictions=evicts)
@@ -72,7 +72,7 @@ class Engine:
         return Request(str(self.made), tokens, block_size=SIZE, **more)
 
     def content(self, request: Request, at: int) -> float:
-        """Return what a block of a request holds."""
+        """Return the content of a request's block."""
         return float(hash(tuple(request.all_token_ids[: (at + 1) * SIZE])) % 1_000_003)
 
     def serve(self, tokens: list[int]) -> tuple[int, int]:

@@ -37,7 +37,7 @@ READS = "stale misdirected turned failed".split()
 
 
 class Liar:
-    """What goes wrong next, and how often it has: `share` of the calls."""
+    """The next fault of `share` of the calls, and how often each has happened."""
 
     def __init__(self) -> None:
         self.draw, self.share, self.fired = Random(0), 0.0, Counter[str]()
@@ -100,7 +100,7 @@ class LyingFile(BlockFile):
 
 
 OLDER: dict[tuple[str, int], bytes] = {}
-"""What a place of a file held before it was written last."""
+"""The bytes of a place of a file before its last write."""
 
 
 def elsewhere(name: str, offset: int, draw: Random) -> int:
@@ -125,7 +125,7 @@ class LyingStore(DiskStore):
 
 
 def lives(folder: Path, count: int, seed: int = 0) -> tuple[list[str], dict[str, int]]:
-    """Live `count` lives; return what was wrong, with the seed of its life, and what has happened."""
+    """Live `count` lives; return the faults, each with the seed of its life, and how often each event happened."""
     fired, LIAR.fired = Counter[str]({"blocks compared": 0, "bytes read": 0, "refused": 0}), Counter()
     for life in range(count):
         path, number = folder / str(life // IN_A_ROW), seed * 1_000_003 + life
@@ -177,11 +177,13 @@ def write(tier: LRUOffloadingManager, store: DiskStore, draw: Random, fired: Cou
 
 
 def read(tier: LRUOffloadingManager, store: DiskStore, draw: Random, fired: Counter[str], faults: list[str]) -> None:
-    """Read a block that the tier has, and compare each byte."""
-    there = tier.recency()
-    if not there:
-        return
-    name = draw.choice(there)
+    """Read a block that the tier has."""
+    if there := tier.recency():
+        compare(tier, store, draw.choice(there), fired, faults)
+
+
+def compare(tier: LRUOffloadingManager, store: DiskStore, name: bytes, fired: Counter[str], faults: list[str]) -> None:
+    """Load a block, and compare each byte."""
     (place,) = tier.prepare_load([name]).block_ids  # type: ignore[attr-defined]
     number = next(key for key in range(KEYS) if key_of(key) == name)
     data, found = bytearray(len(content_of(number))), False
@@ -198,15 +200,15 @@ def honest(path: Path, fired: Counter[str]) -> list[str]:
     """Open the directory on an honest disk: every block that is found is right, and each place takes a new one."""
     faults: list[str] = []
     with DiskStore(path, IDENTITY, BLOCK_BYTES, SLOTS) as store:
-        tier, draw = LRUOffloadingManager(DiskBackend(16, store)), Random(0)
-        for _ in tier.recency():
-            read(tier, store, draw, fired, faults)
+        tier = LRUOffloadingManager(DiskBackend(16, store))
+        for name in tier.recency():
+            compare(tier, store, name, fired, faults)
         for place in range(SLOTS):
             store.put(key_of(place), place, parts_of(content_of(place)))
     with DiskStore(path, IDENTITY, BLOCK_BYTES, SLOTS) as store:
         tier = LRUOffloadingManager(DiskBackend(16, store))
         if len(tier.recency()) < SLOTS:
             faults.append("a place took no block after the disk was honest again")
-        for _ in range(SLOTS):
-            read(tier, store, draw, fired, faults)
+        for name in tier.recency():
+            compare(tier, store, name, fired, faults)
     return faults

@@ -1413,7 +1413,7 @@ def _check_unit(unit: int, groups: list[KVCacheGroupSpec]) -> None:
 
 
 def _require_adaptable(groups: list[KVCacheGroupSpec], keeps_wanted: bool) -> None:
-    """Raise an `UnsupportedError` if shadows say nothing of what these layers would hit."""
+    """Raise an `UnsupportedError` if shadows cannot predict the hits of these layers."""
     specs = [group.kv_cache_spec for group in groups]
     recurrent = [spec for spec in specs if spec.is_recurrent]
     if any([not spec.is_recurrent and type(spec) is not FullAttentionSpec for spec in specs]):

@@ -123,7 +123,7 @@ class KVCacheStorage:
         self._views = self._all_views()
 
     def _made(self, num_blocks: int, pages: Sequence[int], device: torch.device | None) -> list[torch.Tensor]:
-        """Return tensors of that many blocks: new ones, or the first part of what is reserved."""
+        """Return tensors of `num_blocks` blocks: new ones, or the first part of the reserved memory."""
         if self._most is None:
             return [torch.zeros((num_blocks, page), dtype=torch.uint8, device=device) for page in pages]
         return [

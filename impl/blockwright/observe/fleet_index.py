@@ -1,4 +1,4 @@
-"""A router's index of many engines: one walk over a prompt says what each of them would hit.
+"""A router's index of many engines: one walk over a prompt finds the hit of each of them.
 
 The tree of prefixes is that of all engines, and a block is held by the engines whose bits are set::
 

@@ -191,7 +191,7 @@ class Engine:
         return self.ends[at - 1] if 0 < at < len(self.ends) else inf
 
     def catch_up(self, now: float) -> None:
-        """Give requests the blocks that they needed in the steps that have begun, and tell what they have decoded."""
+        """Give requests the blocks that they needed in the steps that have begun, and report their decoded tokens."""
         size, last = self.pool.block_size, min(bisect_right(self.ends, now), len(self.ends) - 1)
         while self.agenda and self.agenda[0][0] <= self.step + last:
             step, order, run = heappop(self.agenda)

@@ -21,7 +21,7 @@ POINT = 16
 """Scores are in parts of a block, 2**-16 each."""
 MOST_USES = 63
 STATE = 0x5A5A5A5A5A5A5A5A
-"""What a digest of states is mixed with, so that their uses are not those of the block of full attention."""
+"""Mixed into digests of states, so that their uses are counted apart from the block of full attention."""
 FAR = 1 << 20
 """The depth of states that a request has moved past: of their rank they go first."""
 
@@ -47,7 +47,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """A cache of so many blocks under one rule: what it holds, oldest first, and how much it has found of late.
+    """A cache of `size` blocks under one rule: its contents, oldest first, and its hits of late.
 
     `past` remembers the uses of what went, in as many slots as it has entries: the slot is in the digest, and so is the
     tag by which it knows whose the uses are; who comes later takes the slot.

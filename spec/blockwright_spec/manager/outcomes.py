@@ -230,7 +230,7 @@ class Step:
         return 0
 
     def mismatch(self, config: Config, known: int, begin: int) -> Reason | None:
-        """Return what it asks for that does not go with the rest, from a token on of a prompt of `known`; or None."""
+        """Return the reason if parts of the step exclude each other, from a token on of a prompt of `known`."""
         return None
 
     def refusal(self, config: Config, known: int, begin: int) -> Reason | None:

@@ -28,7 +28,7 @@ from .tier_state import Phase, Tier, beyond, idle, places
 
 
 def resize_tier(state: Tier, end: int, victims: Victims = oldest) -> TierOutcome:
-    """Let a tier end before a place: ``resize``. What stays keeps its place, its content and its order of use.
+    """Let a tier end before a place: ``resize``. Blocks that stay keep their place, content and order of use.
 
     Beyond the end idle blocks are evicted. Blocks that are read are found no more, and go with their last reader; those
     that are written go when that has ended.

@@ -10,7 +10,7 @@ these the oldest: a prefix is released from its end, and no block of it ranks be
 outlive their blocks for a while, in a table that newer ones write over.
 
 Beside recurrent layers the shadows are whole, since a state is there or not whatever a sample says, and one entry is
-for the states of all these layers. Windows are left out: what no hit wants of them goes first, which neither rule does.
+for the states of all these layers. Windows are left out: neither rule evicts their passing blocks first.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Shadow:
         return twin
 
     def ask(self, words: vec[i64], stride: i64, count: i64, shift: i64) -> None:
-        """Count what this would hit of a prompt; see `AdaptiveOrder.admit`. Takes no memory. O(blocks)."""
+        """Count the blocks of a prompt that this would hit; see `AdaptiveOrder.admit`. Takes no memory. O(blocks)."""
         index = self._index
         hits: i64 = 0
         at = stride - 2

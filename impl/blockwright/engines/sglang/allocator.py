@@ -105,7 +105,7 @@ class BlockwrightAllocator(asking(PagedTokenToKVPoolAllocator)):  # type: ignore
 
     @free_pages.setter
     def free_pages(self, _: Any) -> None:
-        """Pass over what the base class keeps."""
+        """Ignore the base class's list of free slots."""
 
     def get_all_free_pages(self) -> torch.Tensor:
         """Return the pages that nobody holds."""
@@ -117,12 +117,12 @@ class BlockwrightWindowAllocator(asking(SWATokenToKVPoolAllocator)):  # type: ig
 
 
 class BlockwrightStateAllocator(MambaSlotAllocator):
-    """What the allocator of states becomes: a cached state that nobody holds is available."""
+    """The allocator of states: a cached state that no request holds is available."""
 
     pool: BlockPool
 
     def available_size(self) -> int:
-        """Return the slots that nobody holds."""
+        """Return the number of slots that no request holds."""
         return self.pool.num_free
 
     def alloc_group_begin(self, num_reqs: int) -> None:
@@ -147,12 +147,12 @@ class BlockwrightStateAllocator(MambaSlotAllocator):
 
     @property
     def free_slots(self) -> torch.Tensor:
-        """The slots that nobody holds, for SGLang's checks."""
+        """The slots that no request holds, for SGLang's checks."""
         return self.slots(self.pool.free_block_ids())
 
     @free_slots.setter
     def free_slots(self, _: Any) -> None:
-        """Pass over what the base class keeps."""
+        """Ignore the base class's list of free slots."""
 
     def clear(self) -> None:
         """Do nothing: `BlockwrightCache.reset` has given everything back."""

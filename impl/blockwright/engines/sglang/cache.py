@@ -382,7 +382,7 @@ class BlockwrightCache(BasePrefixCache):
         return int((pool.num_blocks - 1 - pool.num_free) * self.page_size - own)
 
     def mamba_evictable_size(self) -> int:
-        """Return 0: what nobody holds is available."""
+        """Return 0: states that no request holds are available, so SGLang need not evict them."""
         return 0
 
     def mamba_protected_size(self) -> int:

@@ -1,7 +1,7 @@
-"""The states of recurrent layers: a pool of SGLang's beside that of the tokens, with a manager of what is cached.
+"""The states of recurrent layers: a pool of SGLang's beside that of the tokens, with a manager of the cached ones.
 
-A request writes its state in place, in a slot that it holds alone. What a later request may start from is another slot,
-published as the state after so many tokens: a copy, a slot into which SGLang's kernels have written the state as they
+A request writes its state in place, in a slot that it holds alone. A later request starts from another slot,
+published as the state after n tokens: a copy, a slot into which SGLang's kernels have written the state as they
 passed it (its extra buffers), or the slot of a request that has ended. SGLang copies it into the slot of the request
 that starts there, before the step runs.
 """
@@ -41,7 +41,7 @@ class States(Layers):
             slot = self.allocator.alloc(1)
             self.pool.free_blocks(state)
             if slot is None:
-                return  # as SGLang finds when it gives the request its row
+                return  # SGLang finds the same when it gives the request its row
             req.kv.mamba_pool_idx = slot[0]
         req.kv.mamba_cow_src_index = self.allocator.slots(state)
         req.kv.mamba_needs_clear = False

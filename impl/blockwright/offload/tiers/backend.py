@@ -150,7 +150,7 @@ class SlotBackend(Backend):
         for place in self._freed[: self._num_freed]:
             if i64(place) < end:
                 kept = append(kept, place)
-        # What was beyond the end once comes back as freed, so that the lowest is given out first.
+        # Places that were beyond the end come back as freed ones, so that the lowest is given out first.
         at = min(end, i64(len(self._used)))
         while at > old:
             at -= 1

@@ -290,8 +290,8 @@ class OffloadChain:
 
         Of the places that go, idle blocks are evicted in the order of the tier; written back, they go down one by one,
         if there is room, and are found again once they are there. Blocks that transfers use wait for these, and are
-        found no more: call `resizing` until `held` is 0, and give their memory back then. What stays keeps its place,
-        and the reserve stays the same number of places. law: TIER-13, TIER-14.
+        found no more: call `resizing` until `held` is 0, and give their memory back then. Other blocks keep their
+        places, and the reserve stays the same number of places. law: TIER-13, TIER-14.
 
         Raises:
             InvalidArgumentError: less than the shares of tenants, or beyond 2**31 - 1.
